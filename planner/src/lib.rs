@@ -1,0 +1,7 @@
+//! From a [`Topology`](topology::Topology) and a request to a [`Plan`](topology::Plan). Pure: no IO, no clock, no randomness; budgets count steps.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod flow_graph;

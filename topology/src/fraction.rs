@@ -1,0 +1,205 @@
+//! Exact fractions: bounds, shares and channel rates are never floats.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, Div, Mul, Sub};
+use core::str::FromStr;
+
+use num_rational::Ratio;
+use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub, Zero};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A reduced fraction of 128-bit integers, written `p/q` (or `p` where q is 1).
+///
+/// The operators panic on overflow rather than wrap: capacities are below 2^50 and counts of trees
+/// below 2^20, so an overflow is a bug. Code that meets input it has not bounded uses the `checked_` forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fraction(Ratio<i128>);
+
+/// Text that is not a fraction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not a fraction (p or p/q, q > 0)")]
+pub struct InvalidFraction {
+    /// The text as found.
+    pub text: String,
+}
+
+impl Fraction {
+    /// Zero.
+    pub const ZERO: Self = Self(Ratio::new_raw(0, 1));
+    /// One.
+    pub const ONE: Self = Self(Ratio::new_raw(1, 1));
+
+    /// `numerator / denominator`, reduced; `None` where the denominator is zero.
+    #[must_use]
+    pub fn new(numerator: i128, denominator: i128) -> Option<Self> {
+        (denominator != 0).then(|| Self(Ratio::new(numerator, denominator)))
+    }
+
+    /// A whole number.
+    #[must_use]
+    pub const fn integer(value: i128) -> Self {
+        Self(Ratio::new_raw(value, 1))
+    }
+
+    /// `numerator / denominator` of counts the caller knows to be positive.
+    ///
+    /// # Panics
+    /// Where `denominator` is zero.
+    #[must_use]
+    pub fn of(numerator: u64, denominator: u64) -> Self {
+        assert!(denominator != 0, "fraction with zero denominator");
+        Self(Ratio::new(i128::from(numerator), i128::from(denominator)))
+    }
+
+    /// Reduced numerator (carries the sign).
+    #[must_use]
+    pub fn numerator(self) -> i128 {
+        *self.0.numer()
+    }
+
+    /// Reduced denominator, positive.
+    #[must_use]
+    pub fn denominator(self) -> i128 {
+        *self.0.denom()
+    }
+
+    /// Whether it is zero.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.0.is_zero()
+    }
+
+    /// Largest integer not above it.
+    #[must_use]
+    pub fn floor(self) -> i128 {
+        self.0.floor().to_integer()
+    }
+
+    /// For display and cost models only.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "display only")]
+    pub fn to_f64(self) -> f64 {
+        self.numerator() as f64 / self.denominator() as f64
+    }
+
+    /// Sum, or `None` on overflow.
+    #[must_use]
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(&other.0).map(Self)
+    }
+
+    /// Difference, or `None` on overflow.
+    #[must_use]
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.0.checked_sub(&other.0).map(Self)
+    }
+
+    /// Product, or `None` on overflow.
+    #[must_use]
+    pub fn checked_mul(self, other: Self) -> Option<Self> {
+        self.0.checked_mul(&other.0).map(Self)
+    }
+
+    /// Quotient, or `None` on overflow or division by zero.
+    #[must_use]
+    pub fn checked_div(self, other: Self) -> Option<Self> {
+        self.0.checked_div(&other.0).map(Self)
+    }
+}
+
+impl fmt::Display for Fraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for Fraction {
+    type Err = InvalidFraction;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFraction> {
+        let error = || InvalidFraction { text: text.into() };
+        let (p, q) = text.split_once('/').unwrap_or((text, "1"));
+        let p = p.trim().parse::<i128>().map_err(|_| error())?;
+        let q = q.trim().parse::<i128>().map_err(|_| error())?;
+        // i128::MIN cannot be negated while reducing.
+        if q <= 0 || p == i128::MIN {
+            return Err(error());
+        }
+        Self::new(p, q).ok_or_else(error)
+    }
+}
+
+impl Serialize for Fraction {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for Fraction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident, $checked:ident, $what:literal) => {
+        impl $trait for Fraction {
+            type Output = Self;
+            fn $method(self, other: Self) -> Self {
+                self.$checked(other).expect($what)
+            }
+        }
+    };
+}
+operator!(Add, add, checked_add, "fraction sum within 128 bits");
+operator!(Sub, sub, checked_sub, "fraction difference within 128 bits");
+operator!(Mul, mul, checked_mul, "fraction product within 128 bits");
+operator!(Div, div, checked_div, "fraction quotient within 128 bits and divisor not zero");
+
+impl Sum for Fraction {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn check(text: &str, expect: Option<&str>) {
+        assert_eq!(
+            text.parse::<Fraction>().ok().map(|f| f.to_string()).as_deref(),
+            expect,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn text() {
+        check("480/7", Some("480/7"));
+        check("6/4", Some("3/2"));
+        check("5", Some("5"));
+        check("-1/3", Some("-1/3"));
+        for text in ["", "1/0", "1/-2", "x", "1/2/3", "-170141183460469231731687303715884105728"] {
+            check(text, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(p in -1_000_000_i128..1_000_000, q in 1_i128..1_000_000) {
+            let f = Fraction::new(p, q).unwrap();
+            prop_assert_eq!(f.to_string().parse::<Fraction>().unwrap(), f);
+        }
+
+        #[test]
+        fn never_panics(text in ".{0,60}") {
+            let _ = text.parse::<Fraction>();
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The vocabulary of topod. Pure: no IO, no clock, no environment, no threads, no hash order.
+//!
+//! ```text
+//!   text of any format ── formats ──▶ Snapshot ── lower ──▶ Topology ── (planner) ──▶ Plan ── (transport) ──▶ Schedule
+//!         facts, each optional           one clean graph           channels, bounds         steps per rank
+//! ```
+//!
+//! [`Snapshot`] is what was read of a host and [`Fault`]s for what could not be; [`Topology`] the graph made
+//! from one or several of them; [`Plan`] says which channels carry which collective; [`schedule::Schedule`] what each
+//! rank does for one operation. Probing, planning and executing live in other crates and know this one alone.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod formats;
+pub mod matrix;
+pub mod plan;
+pub mod rates;
+pub mod schedule;
+pub mod snapshot;
+
+mod bandwidth;
+mod bus_id;
+mod collective;
+mod cpu_list;
+mod finding;
+mod fraction;
+mod graph;
+mod ids;
+mod lower;
+mod path_type;
+mod paths;
+
+pub use bandwidth::Bandwidth;
+pub use bus_id::{BusId, InvalidBusId};
+pub use collective::{Algorithm, Collective, Executor, Protocol, UnknownName};
+pub use cpu_list::{CpuList, InvalidCpuList};
+pub use finding::{Finding, Severity};
+pub use fraction::{Fraction, InvalidFraction};
+pub use graph::{Link, LinkId, LinkKind, RateModel, Topology, Vertex, VertexId, VertexKind};
+pub use ids::{Generation, GpuIndex, HostId, LocalRank, Rail, Rank};
+pub use lower::{LowerError, lower};
+pub use path_type::PathType;
+pub use paths::{Hop, Path};
+pub use plan::{Channel, Plan, PlanRequest};
+pub use snapshot::{CpuArch, CpuModel, Fault, Snapshot, Source};

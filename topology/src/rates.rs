@@ -1,0 +1,1 @@
+//! Link rates by kind and generation.

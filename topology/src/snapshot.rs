@@ -1,0 +1,445 @@
+//! What was read of one host, before any judgement.
+//!
+//! A snapshot holds facts, each optional, and a [`Fault`] for each fact that could not be read. It is
+//! the one thing probes and format readers make, the one thing recorded, and the one thing
+//! [`lower`](crate::lower) takes; so every later stage can be replayed from a file.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu_list::CpuList;
+use crate::matrix::Matrix;
+use crate::{Bandwidth, BusId, GpuIndex, Rail};
+
+/// Version of the JSON form. Readers refuse a newer one by name; fields are only ever added within one.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Facts of one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// [`SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// Where the facts come from.
+    pub source: Source,
+    /// The host as a whole.
+    #[serde(default)]
+    pub host: HostFacts,
+    /// By id.
+    #[serde(default)]
+    pub numa_nodes: Vec<NumaNode>,
+    /// Every PCI function on the way from a GPU or NIC to its host bridge, and those devices themselves; by address.
+    #[serde(default)]
+    pub pci_devices: Vec<PciDevice>,
+    /// By index.
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
+    /// In the source's order.
+    #[serde(default)]
+    pub nics: Vec<Nic>,
+    /// Path classes the source states without saying how they come about (`nvidia-smi topo -m`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrix: Option<Matrix>,
+    /// A bare graph of rates; then no other device list is filled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_graph: Option<LinkGraph>,
+    /// What could not be read.
+    #[serde(default)]
+    pub faults: Vec<Fault>,
+}
+
+/// Kind of input a snapshot was made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Probed on the host itself, or from a recorded device tree by the same code.
+    Live,
+    /// NCCL topology XML.
+    NcclXml,
+    /// `nvidia-smi topo -m` text.
+    TopoMatrix,
+    /// Link graph JSON.
+    LinkGraph,
+}
+
+impl Source {
+    /// The word in JSON output.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::NcclXml => "nccl-xml",
+            Self::TopoMatrix => "topo-matrix",
+            Self::LinkGraph => "link-graph",
+        }
+    }
+}
+
+/// The host as a whole. Names, serial numbers and addresses are never recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostFacts {
+    /// Product name from firmware.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub product: Option<String>,
+    /// Whether the CPU reports a hypervisor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<bool>,
+    /// Kernel release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// GPU driver version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+}
+
+/// A NUMA node: CPUs, memory, or both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumaNode {
+    /// The kernel's number.
+    pub id: u32,
+    /// CPUs of the node; `None` where not told, empty where it has memory alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+    /// Memory in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Distance (ACPI SLIT units, 10 is local) to node of each id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub distances: BTreeMap<u32, u32>,
+    /// The processor; decides the rate of the link between nodes.
+    #[serde(default)]
+    pub cpu: CpuModel,
+}
+
+/// A processor model as CPUID or the device tree states it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CpuModel {
+    /// Architecture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arch: Option<CpuArch>,
+    /// Vendor string: `GenuineIntel`, `AuthenticAMD`, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
+    /// CPUID family, as displayed by the kernel (base plus extended).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<u32>,
+    /// CPUID model, as displayed by the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<u32>,
+}
+
+/// Processor architecture, in NCCL's spelling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CpuArch {
+    /// 64-bit x86.
+    #[serde(rename = "x86_64")]
+    X86_64,
+    /// 64-bit Arm.
+    #[serde(rename = "arm64")]
+    Arm64,
+    /// 64-bit POWER.
+    #[serde(rename = "ppc64")]
+    Ppc64,
+}
+
+/// One PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PciDevice {
+    /// Its address.
+    pub bus_id: BusId,
+    /// The bridge above it; `None` directly below a host bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<BusId>,
+    /// The host bridge (sysfs `pci0000:17`), set where `parent` is `None` and the source tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_bridge: Option<String>,
+    /// What kind of function.
+    pub kind: PciKind,
+    /// 24-bit class code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<u32>,
+    /// Vendor id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<u16>,
+    /// Device id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<u16>,
+    /// NUMA node; `None` where the source says -1 or nothing, which is unknown and not node 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// The link towards its parent.
+    #[serde(default)]
+    pub link: PcieLinkFacts,
+}
+
+/// Kind of a PCI function, by class code and place in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PciKind {
+    /// A bridge of the root complex.
+    RootPort,
+    /// A PCIe switch: its upstream port stands for the whole.
+    Switch,
+    /// A downstream port of the switch that is its parent.
+    SwitchPort,
+    /// A GPU.
+    Gpu,
+    /// A NIC.
+    Nic,
+    /// An NVSwitch.
+    NvSwitch,
+    /// Anything else.
+    Other,
+}
+
+/// A PCIe link at one rate and width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcieLink {
+    /// Transfer rate per lane in MT/s: 2500, 5000, 8000, 16000, 32000, 64000.
+    pub mtps: u32,
+    /// Lanes.
+    pub width: u8,
+}
+
+/// What is known of the link between a PCI function and the port above it. Capability and training
+/// are separate facts: an idle GPU trains down to Gen1, a NIC in a bad slot to half width.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PcieLinkFacts {
+    /// As trained when read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained: Option<PcieLink>,
+    /// What the function itself can do (in NCCL XML: the lesser of both ends).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_capable: Option<PcieLink>,
+    /// What the port above can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot_capable: Option<PcieLink>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// NVML's number.
+    pub index: GpuIndex,
+    /// PCI address; a matrix does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus_id: Option<BusId>,
+    /// `GPU-...`, stable across reboots and renumbering.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Product name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Compute capability times ten: 70 for 7.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_capability: Option<u32>,
+    /// Memory in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// NUMA node of its CPU side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// CPUs near it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+    /// Active direct links, grouped by peer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<GpuLinks>,
+    /// Links that are present and not active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inactive_links: Option<u32>,
+    /// Chip-to-chip link to the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub c2c: Option<C2c>,
+    /// Whether it takes part in GPUDirect RDMA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gdr: Option<bool>,
+    /// Whether MIG mode is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<bool>,
+}
+
+/// Equal links from one GPU to one peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuLinks {
+    /// NVLink or xGMI.
+    pub kind: GpuLinkKind,
+    /// The other end.
+    pub peer: LinkPeer,
+    /// How many.
+    pub count: u32,
+    /// Per direction and link, where the source tells; else by GPU generation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Bandwidth>,
+}
+
+/// Kind of a direct GPU link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuLinkKind {
+    /// NVIDIA NVLink.
+    NvLink,
+    /// AMD xGMI (Infinity Fabric).
+    Xgmi,
+}
+
+/// The other end of a GPU link.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkPeer {
+    /// A GPU.
+    Gpu(BusId),
+    /// The NVSwitches of the host (or of the rack), as a whole or one chip of them.
+    Switch(Option<BusId>),
+    /// A CPU (POWER9).
+    Cpu(Option<BusId>),
+    /// Something the source does not name.
+    Unknown,
+}
+
+/// Chip-to-chip links of one GPU, both figures in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct C2c {
+    /// Links.
+    pub count: u32,
+    /// Per direction, each link.
+    pub rate: Bandwidth,
+}
+
+/// One port of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// RDMA device name (`mlx5_0`), or the network interface where there is none.
+    pub name: String,
+    /// PCI address; `None` where the source does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus_id: Option<BusId>,
+    /// NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Port number, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u32>,
+    /// Line rate in Mbit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mbit: Option<u64>,
+    /// InfiniBand, Ethernet (RoCE or plain).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_layer: Option<LinkLayer>,
+    /// Whether the port is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up: Option<bool>,
+    /// Whether it can reach GPU memory itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gdr: Option<bool>,
+    /// Plane of the network it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rail: Option<Rail>,
+    /// What it is for.
+    #[serde(default)]
+    pub role: NicRole,
+}
+
+/// Link layer of a NIC port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkLayer {
+    /// InfiniBand.
+    Infiniband,
+    /// Ethernet.
+    Ethernet,
+}
+
+/// What a NIC is for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum NicRole {
+    /// Traffic between GPUs.
+    Fabric,
+    /// Storage, front end, management, a virtual function or an NVSwitch's own port: not for collectives.
+    Other,
+    /// Not determined.
+    #[default]
+    Unknown,
+}
+
+/// A directed graph of rates, any fabric in its barest form.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkGraph {
+    /// The file's own name for it.
+    pub name: String,
+    /// In rank order.
+    pub gpus: Vec<String>,
+    /// Forward only.
+    pub switches: Vec<String>,
+    /// From, to, rate; parallel links are kept apart.
+    pub links: Vec<(String, String, Bandwidth)>,
+}
+
+/// A fact that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// The probe or reader.
+    pub probe: String,
+    /// The file, call or place in the input.
+    pub place: String,
+    /// What went wrong, in words.
+    pub error: String,
+    /// Unix time in milliseconds, where a clock was at hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_unix_ms: Option<u64>,
+}
+
+impl Snapshot {
+    /// An empty snapshot of the present schema.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self {
+            schema_version: SCHEMA_VERSION,
+            source,
+            host: HostFacts::default(),
+            numa_nodes: Vec::new(),
+            pci_devices: Vec::new(),
+            gpus: Vec::new(),
+            nics: Vec::new(),
+            matrix: None,
+            link_graph: None,
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl PcieLinkFacts {
+    /// What the link carries under load: the lesser capability of both ends, and the trained width where
+    /// that is less (a link down-shifts its speed when idle, never its width). Each half `None` where unknown.
+    #[must_use]
+    pub fn usable(&self) -> (Option<u32>, Option<u8>) {
+        let capable = [self.device_capable, self.slot_capable];
+        let mtps = capable.iter().flatten().map(|l| l.mtps).min().or(self.trained.map(|l| l.mtps));
+        let width = capable
+            .iter()
+            .chain([&self.trained])
+            .flatten()
+            .map(|l| l.width)
+            .filter(|w| *w > 0)
+            .min();
+        (mtps.filter(|m| *m > 0), width)
+    }
+}
