@@ -5,3 +5,4 @@
 extern crate alloc;
 
 pub mod flow_graph;
+pub mod simplex;
