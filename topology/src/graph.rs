@@ -62,6 +62,8 @@ pub enum VertexKind {
         /// The processor.
         cpu: CpuModel,
     },
+    /// A NIC with several ports, which share its PCIe link.
+    NicCard,
     /// A NIC port.
     Nic {
         /// Place in the host's list: `NIC0` is 0.

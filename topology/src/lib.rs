@@ -44,4 +44,4 @@ pub use lower::{LowerError, lower};
 pub use path_type::PathType;
 pub use paths::{Hop, Path};
 pub use plan::{Channel, Plan, PlanRequest};
-pub use snapshot::{CpuArch, CpuModel, Fault, Snapshot, Source};
+pub use snapshot::{CpuArch, CpuModel, Fault, Gpu, Nic, Snapshot, Source};

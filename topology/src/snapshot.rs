@@ -199,7 +199,7 @@ pub enum PciKind {
     Other,
 }
 
-/// A PCIe link at one rate and width.
+/// A PCIe link at one rate and width; a half that is not known is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcieLink {
@@ -432,7 +432,10 @@ impl PcieLinkFacts {
     #[must_use]
     pub fn usable(&self) -> (Option<u32>, Option<u8>) {
         let capable = [self.device_capable, self.slot_capable];
-        let mtps = capable.iter().flatten().map(|l| l.mtps).min().or(self.trained.map(|l| l.mtps));
+        let rate = |links: &[Option<PcieLink>]| {
+            links.iter().flatten().map(|l| l.mtps).filter(|m| *m > 0).min()
+        };
+        let mtps = rate(&capable).or_else(|| rate(&[self.trained]));
         let width = capable
             .iter()
             .chain([&self.trained])
@@ -440,6 +443,6 @@ impl PcieLinkFacts {
             .map(|l| l.width)
             .filter(|w| *w > 0)
             .min();
-        (mtps.filter(|m| *m > 0), width)
+        (mtps, width)
     }
 }

@@ -1,0 +1,265 @@
+//! Collects vertices and links in any order; makes the sorted, fingerprinted graph.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use petgraph::graph::DiGraph;
+use sha2::{Digest, Sha256};
+
+use super::LowerError;
+use crate::rates::{self, Rate};
+use crate::snapshot::{Nic, PcieLinkFacts};
+use crate::{
+    Bandwidth, BusId, CpuModel, HostId, Link, LinkKind, RateModel, Snapshot, Topology, Vertex,
+    VertexId, VertexKind,
+};
+
+/// Place of a vertex while building.
+pub(super) type Place = usize;
+
+#[derive(Debug)]
+pub(super) struct Builder {
+    pub(super) rates: RateModel,
+    several_hosts: bool,
+    vertices: Vec<Vertex>,
+    links: Vec<(Place, Place, Link)>,
+    by_name: BTreeMap<String, Place>,
+    assumptions: BTreeSet<String>,
+}
+
+impl Builder {
+    pub(super) fn new(rates: RateModel, several_hosts: bool) -> Self {
+        Self {
+            rates,
+            several_hosts,
+            vertices: Vec::new(),
+            links: Vec::new(),
+            by_name: BTreeMap::new(),
+            assumptions: BTreeSet::new(),
+        }
+    }
+
+    /// A new vertex; refused where the host has one of that name.
+    pub(super) fn add(
+        &mut self,
+        host: Option<HostId>,
+        name: &str,
+        kind: VertexKind,
+        bus_id: Option<BusId>,
+    ) -> Result<Place, String> {
+        let name = match host {
+            Some(host) if self.several_hosts => format!("{host}:{name}"),
+            _ => name.into(),
+        };
+        let place = self.vertices.len();
+        if self.by_name.insert(name.clone(), place).is_some() {
+            return Err(format!("two devices are named {name}"));
+        }
+        self.vertices.push(Vertex { name, host, kind, bus_id });
+        Ok(place)
+    }
+
+    /// One direction.
+    pub(super) fn link(&mut self, from: Place, to: Place, link: Link) {
+        self.links.push((from, to, link));
+    }
+
+    /// Both directions alike.
+    pub(super) fn link_both(&mut self, a: Place, b: Place, kind: LinkKind, bandwidth: Bandwidth) {
+        let link = Link { kind, bandwidth, count: 1, host_bridge: None };
+        self.links.push((a, b, link.clone()));
+        self.links.push((b, a, link));
+    }
+
+    pub(super) fn assume(&mut self, host: HostId, what: &str) {
+        self.assumptions.insert(if self.several_hosts {
+            format!("host {host}: {what}")
+        } else {
+            what.into()
+        });
+    }
+
+    /// The bandwidth of a rate; its assumption, if any, noted for `of`.
+    pub(super) fn take(&mut self, host: HostId, of: &str, rate: Rate) -> Bandwidth {
+        if let Some(what) = rate.assumed {
+            self.assume(host, &format!("{of}: {what} assumed"));
+        }
+        rate.bandwidth
+    }
+
+    /// A PCIe link between a device and what is above it.
+    pub(super) fn pcie(
+        &mut self,
+        host: HostId,
+        below: (Place, &str),
+        above: Place,
+        facts: &PcieLinkFacts,
+        host_bridge: Option<String>,
+    ) {
+        let (mtps, width) = facts.usable();
+        let bandwidth = self.take(host, below.1, rates::pcie(mtps, width, self.rates));
+        let link = Link { kind: LinkKind::Pcie, bandwidth, count: 1, host_bridge };
+        self.links.push((below.0, above, link.clone()));
+        self.links.push((above, below.0, link));
+    }
+
+    /// Links between every two NUMA nodes of a host, each pair at the lesser rate of its ends.
+    pub(super) fn sockets(&mut self, host: HostId, nodes: &[(Place, CpuModel)]) {
+        for (i, (a, cpu_a)) in nodes.iter().enumerate() {
+            for (b, cpu_b) in &nodes[i + 1..] {
+                let of = "link between NUMA nodes";
+                let rate_a = self.take(host, of, rates::socket(cpu_a, self.rates));
+                let rate_b = self.take(host, of, rates::socket(cpu_b, self.rates));
+                self.link_both(*a, *b, LinkKind::Socket, rate_a.min(rate_b));
+            }
+        }
+    }
+
+    /// A NIC port with its way to the fabric; the caller links it to its host.
+    pub(super) fn nic(&mut self, host: HostId, index: usize, nic: &Nic) -> Result<Place, String> {
+        let index = u32::try_from(index).map_err(|_| String::from("too many NICs"))?;
+        // Two ports of one device have one name; the port tells them apart.
+        let name = match nic.port {
+            Some(port) if port != 1 && self.has(host, &nic.name) => format!("{}:{port}", nic.name),
+            _ => nic.name.clone(),
+        };
+        let place = self.add(Some(host), &name, VertexKind::Nic { index }, nic.bus_id)?;
+        if nic.up == Some(false) {
+            self.assume(host, &format!("{name}: port is down, no way to the network"));
+            return Ok(place);
+        }
+        let bandwidth = self.take(host, &name, rates::nic(nic.mbit));
+        let fabric = self.by_name.get("fabric").copied();
+        let fabric = match fabric {
+            Some(fabric) if self.vertices[fabric].kind == VertexKind::Fabric => fabric,
+            _ => self.add(None, "fabric", VertexKind::Fabric, None)?,
+        };
+        self.link_both(place, fabric, LinkKind::Net, bandwidth);
+        Ok(place)
+    }
+
+    fn has(&self, host: HostId, name: &str) -> bool {
+        if self.several_hosts {
+            self.by_name.contains_key(&format!("{host}:{name}"))
+        } else {
+            self.by_name.contains_key(name)
+        }
+    }
+
+    /// Sorts, merges parallel links of one kind, fingerprints.
+    pub(super) fn finish(self, hosts: &[Snapshot]) -> Result<Topology, LowerError> {
+        let mut order: Vec<Place> = (0..self.vertices.len()).collect();
+        order.sort_by(|a, b| sort_key(&self.vertices[*a]).cmp(&sort_key(&self.vertices[*b])));
+        let mut new_place = alloc::vec![0_usize; order.len()];
+        for (new, old) in order.iter().enumerate() {
+            new_place[*old] = new;
+        }
+        let mut graph = DiGraph::with_capacity(self.vertices.len(), self.links.len());
+        let mut vertices: Vec<Option<Vertex>> = self.vertices.into_iter().map(Some).collect();
+        for old in &order {
+            if let Some(vertex) = vertices[*old].take() {
+                graph.add_node(vertex);
+            }
+        }
+        let mut links: BTreeMap<(usize, usize, LinkKind), Link> = BTreeMap::new();
+        for (from, to, link) in self.links {
+            if link.bandwidth.is_zero() || from == to {
+                continue;
+            }
+            let key = (new_place[from], new_place[to], link.kind);
+            if let Some(merged) = links.get_mut(&key) {
+                merged.bandwidth = merged.bandwidth + link.bandwidth;
+                merged.count += link.count;
+            } else {
+                links.insert(key, link);
+            }
+        }
+        for ((from, to, _), link) in links {
+            graph.add_edge(VertexId::new(from), VertexId::new(to), link);
+        }
+        Ok(Topology::assemble(
+            graph,
+            hosts.to_vec(),
+            self.rates,
+            self.assumptions.into_iter().collect(),
+        ))
+    }
+}
+
+/// Order of vertices: by host (the fabric last), then kind, then number, address, name.
+fn sort_key(vertex: &Vertex) -> (u64, u8, u64, Option<BusId>, &str) {
+    let (kind, number) = match &vertex.kind {
+        VertexKind::Gpu { index } => (0, u64::from(index.0)),
+        VertexKind::NvSwitch => (1, 0),
+        VertexKind::Switch => (2, 0),
+        VertexKind::PcieSwitch => (3, 0),
+        VertexKind::NumaNode { id, .. } => (4, id.map_or(u64::MAX, u64::from)),
+        VertexKind::NicCard => (5, 0),
+        VertexKind::Nic { index } => (6, u64::from(*index)),
+        VertexKind::Fabric => (7, 0),
+    };
+    (vertex.host.map_or(u64::MAX, |h| u64::from(h.0)), kind, number, vertex.bus_id, &vertex.name)
+}
+
+/// SHA-256 over the graph as text, hexadecimal.
+pub(super) fn fingerprint(graph: &DiGraph<Vertex, Link, u32>) -> String {
+    let mut text = String::new();
+    for vertex in graph.node_weights() {
+        let kind = match &vertex.kind {
+            VertexKind::Gpu { .. } => "gpu",
+            VertexKind::NvSwitch => "nvswitch",
+            VertexKind::Switch => "switch",
+            VertexKind::PcieSwitch => "pcie",
+            VertexKind::NumaNode { .. } => "numa",
+            VertexKind::NicCard => "card",
+            VertexKind::Nic { .. } => "nic",
+            VertexKind::Fabric => "fabric",
+        };
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(text, "v {} {kind} {:?}", vertex.name, vertex.bus_id.map(|id| id.to_string()));
+    }
+    for edge in graph.raw_edges() {
+        let link = &edge.weight;
+        let _ = writeln!(
+            text,
+            "l {} {} {} {} {}",
+            edge.source().index(),
+            edge.target().index(),
+            link.kind,
+            link.count,
+            link.bandwidth.kbps()
+        );
+    }
+    Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+impl Topology {
+    /// A topology over a graph whose vertices are in their final order.
+    pub(crate) fn assemble(
+        graph: DiGraph<Vertex, Link, u32>,
+        hosts: Vec<Snapshot>,
+        rates: RateModel,
+        assumptions: Vec<String>,
+    ) -> Self {
+        let of_kind = |wanted: fn(&VertexKind) -> bool| {
+            graph.node_indices().filter(|id| wanted(&graph[*id].kind)).collect()
+        };
+        Self {
+            gpus: of_kind(|kind| matches!(kind, VertexKind::Gpu { .. })),
+            nics: of_kind(|kind| matches!(kind, VertexKind::Nic { .. })),
+            by_name: graph.node_indices().map(|id| (graph[id].name.clone(), id)).collect(),
+            fingerprint: fingerprint(&graph),
+            graph,
+            hosts,
+            rates,
+            assumptions,
+        }
+    }
+}
