@@ -182,7 +182,7 @@ mod tests {
         check(pcie(Some(16000), Some(8), RateModel::Effective), "12", false);
         check(pcie(Some(32000), Some(16), RateModel::Effective), "48", false);
         check(pcie(None, None, RateModel::Effective), "12", true);
-        check(pcie(Some(16000), Some(16), RateModel::Nominal), "31.507692", false);
+        check(pcie(Some(16000), Some(16), RateModel::Nominal), "31.50768", false);
     }
 
     #[test]
