@@ -15,6 +15,8 @@ mod builder;
 mod devices;
 mod link_graph;
 mod matrix;
+#[cfg(test)]
+mod tests;
 
 use alloc::format;
 use alloc::string::String;
