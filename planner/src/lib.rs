@@ -5,4 +5,5 @@
 extern crate alloc;
 
 pub mod flow_graph;
+pub mod rings;
 pub mod simplex;
