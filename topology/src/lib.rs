@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod formats;
+pub mod health;
 pub mod matrix;
 pub mod plan;
 pub mod rates;

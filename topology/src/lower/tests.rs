@@ -305,7 +305,7 @@ fn a_matrix_becomes_the_least_tree() {
         "GPU4 SYS SYS SYS SYS X SYS",
         "mlx5_0 PIX PIX PXB NODE SYS X",
     ]);
-    let t = lower(&[s.clone()], RateModel::Effective).unwrap();
+    let t = lower(core::slice::from_ref(&s), RateModel::Effective).unwrap();
     assert_eq!(t.matrix(HostId(0)), s.matrix.unwrap());
     // The tree itself, without the stated classes, has the same ones.
     let bare = Topology { hosts: [Snapshot::new(Source::Live)].into(), ..t };
