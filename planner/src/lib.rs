@@ -4,6 +4,12 @@
 
 extern crate alloc;
 
+pub mod bound;
+pub mod concurrent_flow;
 pub mod flow_graph;
+pub mod max_flow;
 pub mod rings;
 pub mod simplex;
+
+#[cfg(test)]
+mod test_graphs;
