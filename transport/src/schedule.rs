@@ -1,0 +1,294 @@
+//! A plan's channels lowered to the steps of one operation. Pure: no IO, clock, environment or hash order.
+//!
+//! ```text
+//!   Plan, collective, root, count ── select ──▶ channels ── split by shares ──▶ element ranges
+//!                                                   ring: one lane per rank      ── pipelined chunks ──▶ Schedule
+//!                                                   tree: one lane per hop
+//! ```
+//!
+//! Every schedule is right both in place and out of place: no step reads `Input` where an earlier step wrote the
+//! same place of `Output`.
+//!
+//! Shards: rank `r` of `n` owns the elements `count * r / n .. count * (r + 1) / n` (rounded down) of the total data
+//! of an all-gather or reduce-scatter; its `Input` or `Output` then holds its shard alone, from offset 0.
+//!
+//! A step that receives and sends in one needs the message and a free slot at once. Around a ring that is free of
+//! deadlock with two or more slots per connection ([`MIN_SLOTS`]); on trees one is enough.
+
+use std::ops::Range;
+
+use topology::schedule::{Buffer, Lane, Op, Program, Schedule, Slice, Step};
+use topology::{Collective, Plan, Rank, plan::Pattern};
+
+mod ring;
+mod select;
+mod split;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use select::{Selected, channel_ids, select};
+
+/// Slots a connection needs for every schedule made here to be free of deadlock.
+pub const MIN_SLOTS: usize = 2;
+
+/// Cache line: ranges that different ranks or channels work on start on multiples of it, relative to the buffer.
+const LINE_BYTES: usize = 64;
+
+/// What the links can carry at once; decides how data is cut into chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizing {
+    element_bytes: usize,
+    slot_bytes: usize,
+}
+
+/// A slot that holds no element.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "slots of {slot_bytes} bytes cannot carry elements of {element_bytes} bytes (at least {LINE_BYTES} bytes needed)"
+)]
+pub struct InvalidSizing {
+    /// As given.
+    pub element_bytes: usize,
+    /// As given.
+    pub slot_bytes: usize,
+}
+
+impl Sizing {
+    /// Elements of `element_bytes`, a power of two up to 64; messages of at most `slot_bytes`.
+    ///
+    /// # Errors
+    /// Where a slot does not hold a cache line, or the element size is not such a power of two.
+    pub fn new(element_bytes: usize, slot_bytes: usize) -> Result<Self, InvalidSizing> {
+        if !element_bytes.is_power_of_two() || element_bytes > LINE_BYTES || slot_bytes < LINE_BYTES
+        {
+            return Err(InvalidSizing { element_bytes, slot_bytes });
+        }
+        Ok(Self { element_bytes, slot_bytes })
+    }
+
+    /// Elements of a cache line.
+    const fn line(self) -> usize {
+        LINE_BYTES / self.element_bytes
+    }
+
+    /// Largest chunk, in elements; a multiple of the line.
+    const fn slot(self) -> usize {
+        self.slot_bytes / LINE_BYTES * self.line()
+    }
+
+    /// Chunk length in elements around a ring, where every rank is busy at every step: as few chunks as slots allow,
+    /// of equal length. `longest` is the longest run one message of the ring could carry.
+    fn ring_chunk(self, longest: usize) -> usize {
+        even_chunk(longest, longest.div_ceil(self.slot()), self.line())
+    }
+
+    /// Chunk length in elements along a tree or chain `hops` deep. The last rank waits for `hops` chunks, so data
+    /// above 16 KiB (below that, latency rules) is cut into several; but a chunk below 16 KiB costs more in hand-over
+    /// than it gains in overlap.
+    fn chain_chunk(self, length: usize, hops: usize) -> usize {
+        const WORTH_CUTTING_BYTES: usize = 16 << 10;
+        let smallest = (WORTH_CUTTING_BYTES / self.element_bytes).min(self.slot());
+        let wanted = if hops <= 1 { 1 } else { 2 * hops };
+        let pieces = wanted.min(length.div_ceil(smallest)).max(length.div_ceil(self.slot())).max(1);
+        even_chunk(length, pieces, self.line())
+    }
+}
+
+/// Length of `pieces` chunks that cover `length`, in whole lines; at least one line.
+fn even_chunk(length: usize, pieces: usize, line: usize) -> usize {
+    length.div_ceil(pieces.max(1)).next_multiple_of(line).max(line)
+}
+
+/// Why a plan has no schedule for an operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The plan has nothing for the collective (or nothing with that root).
+    #[error("the plan has no channel for {collective}{}", root.map(|r| format!(" with root {r}")).unwrap_or_default())]
+    NoChannel {
+        /// Asked for.
+        collective: Collective,
+        /// Asked for, or missing among the roots of an all-gather or reduce-scatter.
+        root: Option<Rank>,
+    },
+    /// A shape that is not executed here.
+    #[error("{collective} along {pattern:?} channels is not executed by this transport")]
+    Unsupported {
+        /// Asked for.
+        collective: Collective,
+        /// Of the plan's channel.
+        pattern: Pattern,
+    },
+    /// A rooted collective without a root, or with one that is no rank.
+    #[error("{collective} among {ranks} ranks needs a root below {ranks}")]
+    Root {
+        /// Asked for.
+        collective: Collective,
+        /// In the plan.
+        ranks: usize,
+    },
+    /// A channel that is not what its pattern says.
+    #[error("channel {channel} is not a {pattern:?} over all ranks: {why}")]
+    Malformed {
+        /// [`channel_ids`] number.
+        channel: u32,
+        /// As claimed.
+        pattern: Pattern,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Shares that cannot be added up in 128 bits, are negative, or add up to nothing.
+    #[error("the shares of the channels for {collective} cannot divide {count} elements")]
+    Shares {
+        /// Asked for.
+        collective: Collective,
+        /// Elements to divide.
+        count: usize,
+    },
+}
+
+/// The schedule of `collective` over `count` elements of total data along the channels `plan` chooses for that size.
+///
+/// `root` is for collectives that single out a rank and ignored for others.
+///
+/// # Errors
+/// Where the plan has no channels for it, or its channels are not the shapes they claim.
+pub fn schedule(
+    plan: &Plan,
+    collective: Collective,
+    root: Option<Rank>,
+    count: usize,
+    sizing: Sizing,
+) -> Result<Schedule, ScheduleError> {
+    let ranks = plan.ranks.len();
+    let root = if collective.has_root() {
+        Some(root.filter(|r| r.index() < ranks).ok_or(ScheduleError::Root { collective, ranks })?)
+    } else {
+        None
+    };
+    let mut programs = vec![Program::default(); ranks];
+    if ranks == 1 {
+        let all = 0..count;
+        Job { collective, root, count, sizing, programs: &mut programs }
+            .push(0, local_copy(0, all.clone(), all));
+        return Ok(Schedule { collective, count, root, programs });
+    }
+    let bytes = u64::try_from(count.saturating_mul(sizing.element_bytes)).unwrap_or(u64::MAX);
+    let channels = select(plan, collective, root, bytes)?;
+    let mut job = Job { collective, root, count, sizing, programs: &mut programs };
+    match collective {
+        Collective::AllReduce | Collective::Broadcast | Collective::Reduce => {
+            let ranges = split::by_shares(0..count, &channels, sizing.line())
+                .ok_or(ScheduleError::Shares { collective, count })?;
+            for (channel, range) in channels.iter().zip(ranges) {
+                match channel.channel.pattern {
+                    Pattern::Ring if collective == Collective::AllReduce => {
+                        ring::all_reduce(&mut job, channel, range)?;
+                    }
+                    Pattern::Ring => ring::rooted(&mut job, channel, range)?,
+                    Pattern::Tree => tree::schedule(&mut job, channel, range)?,
+                    pattern => return Err(ScheduleError::Unsupported { collective, pattern }),
+                }
+            }
+        }
+        Collective::AllGather | Collective::ReduceScatter => sharded(&mut job, &channels)?,
+        _ => {
+            let pattern = channels.first().map_or(Pattern::Pairs, |c| c.channel.pattern);
+            return Err(ScheduleError::Unsupported { collective, pattern });
+        }
+    }
+    if collective == Collective::AllGather {
+        for rank in 0..ranks {
+            let shard = split::part(0..count, rank, ranks, 1);
+            job.push(rank, local_copy(0, 0..shard.len(), shard));
+        }
+    }
+    Ok(Schedule { collective, count, root, programs })
+}
+
+/// All-gather and reduce-scatter: rings carry a part of every shard, trees a part of their root's.
+fn sharded(job: &mut Job<'_>, channels: &[Selected<'_>]) -> Result<(), ScheduleError> {
+    let (collective, count, ranks) = (job.collective, job.count, job.programs.len());
+    let pattern = channels.first().map_or(Pattern::Ring, |c| c.channel.pattern);
+    if let Some(other) = channels.iter().find(|c| c.channel.pattern != pattern) {
+        return Err(ScheduleError::Unsupported { collective, pattern: other.channel.pattern });
+    }
+    match pattern {
+        Pattern::Ring => {
+            let shards: Vec<_> = (0..ranks).map(|r| split::part(0..count, r, ranks, 1)).collect();
+            let mut parts: Vec<Vec<Range<usize>>> = vec![Vec::new(); channels.len()];
+            for shard in &shards {
+                let ranges = split::by_shares(shard.clone(), channels, job.sizing.line())
+                    .ok_or(ScheduleError::Shares { collective, count })?;
+                for (part, range) in parts.iter_mut().zip(ranges) {
+                    part.push(range);
+                }
+            }
+            for (channel, part) in channels.iter().zip(&parts) {
+                ring::sharded(job, channel, part, &shards)?;
+            }
+        }
+        Pattern::Tree => {
+            for rank in 0..ranks {
+                let root = Rank(u32::try_from(rank).unwrap_or(u32::MAX));
+                let own: Vec<_> =
+                    channels.iter().filter(|c| c.channel.root == Some(root)).copied().collect();
+                if own.is_empty() {
+                    return Err(ScheduleError::NoChannel { collective, root: Some(root) });
+                }
+                let shard = split::part(0..count, rank, ranks, 1);
+                let ranges = split::by_shares(shard, &own, job.sizing.line())
+                    .ok_or(ScheduleError::Shares { collective, count })?;
+                for (channel, range) in own.iter().zip(ranges) {
+                    tree::schedule(job, channel, range)?;
+                }
+            }
+        }
+        Pattern::Pairs => return Err(ScheduleError::Unsupported { collective, pattern }),
+    }
+    Ok(())
+}
+
+/// The schedule being made.
+struct Job<'a> {
+    collective: Collective,
+    root: Option<Rank>,
+    count: usize,
+    sizing: Sizing,
+    programs: &'a mut [Program],
+}
+
+impl Job<'_> {
+    /// Adds a lane to `rank`'s program and returns its index there. An empty one is left out: there is nothing to run,
+    /// nothing for a peer to wait for, and nothing to refer to.
+    fn push(&mut self, rank: usize, lane: Lane) -> u32 {
+        let lanes = &mut self.programs[rank].lanes;
+        if !lane.steps.is_empty() {
+            lanes.push(lane);
+        }
+        u32::try_from(lanes.len().saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+}
+
+fn rank(index: usize) -> Rank {
+    Rank(u32::try_from(index).unwrap_or(u32::MAX))
+}
+
+fn slice(buffer: Buffer, range: &Range<usize>) -> Slice {
+    Slice { buffer, offset: range.start, count: range.len() }
+}
+
+fn step(op: Op, src: Slice, dst: Slice) -> Step {
+    Step { op, src, dst, after: Vec::new() }
+}
+
+/// A lane without peers that copies `from` of the input to `to` of the output.
+fn local_copy(channel: u32, from: Range<usize>, to: Range<usize>) -> Lane {
+    let steps = if from.is_empty() {
+        Vec::new()
+    } else {
+        vec![step(Op::Copy, slice(Buffer::Input, &from), slice(Buffer::Output, &to))]
+    };
+    Lane { channel, connection: 0, recv_from: None, send_to: None, steps }
+}

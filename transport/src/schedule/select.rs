@@ -1,0 +1,89 @@
+//! Which of a plan's channels an operation of a given size runs on.
+
+use topology::plan::{ChannelSet, Pattern};
+use topology::{Channel, Collective, Plan, Rank};
+
+use super::ScheduleError;
+
+/// A channel with the number that tells it apart from every other of the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected<'a> {
+    /// See [`channel_ids`].
+    pub id: u32,
+    /// The channel.
+    pub channel: &'a Channel,
+}
+
+/// Every channel of a plan, numbered: `plan.channels` from 0, then those of each alternative set in turn.
+pub fn channel_ids(plan: &Plan) -> impl Iterator<Item = Selected<'_>> {
+    let all = plan.channels.iter().chain(plan.alternatives.iter().flat_map(|s| &s.channels));
+    (0_u32..).zip(all).map(|(id, channel)| Selected { id, channel })
+}
+
+/// The channels that carry `collective` over `bytes` of total data, in plan order.
+///
+/// The choice is the plan's own: the row of `by_size` for that size, its algorithm's channels, the first so many of
+/// every root. Where the plan has no such row, or its choice is of a shape this transport does not run (direct
+/// exchanges are), the channels of the collective's best algorithm are taken. With a `root`, trees of other roots are left out.
+///
+/// # Errors
+/// Where nothing is left.
+pub fn select(
+    plan: &Plan,
+    collective: Collective,
+    root: Option<Rank>,
+    bytes: u64,
+) -> Result<Vec<Selected<'_>>, ScheduleError> {
+    let mut chosen = by_size(plan, collective, bytes).unwrap_or_default();
+    if chosen.is_empty() || chosen.iter().any(|c| c.channel.pattern == Pattern::Pairs) {
+        chosen = best(plan, collective).collect();
+    }
+    if root.is_some() {
+        chosen.retain(|c| c.channel.pattern != Pattern::Tree || c.channel.root == root);
+    }
+    if chosen.is_empty() {
+        return Err(ScheduleError::NoChannel { collective, root });
+    }
+    Ok(chosen)
+}
+
+fn best(plan: &Plan, collective: Collective) -> impl Iterator<Item = Selected<'_>> {
+    channel_ids(plan)
+        .take(plan.channels.len())
+        .filter(move |c| c.channel.collectives.contains(&collective))
+}
+
+fn by_size(plan: &Plan, collective: Collective, bytes: u64) -> Option<Vec<Selected<'_>>> {
+    let reached = plan.collectives.get(&collective)?;
+    let row = reached.by_size.iter().find(|row| bytes <= row.max_bytes)?;
+    let serves =
+        |set: &&ChannelSet| set.algorithm == row.algorithm && set.collectives.contains(&collective);
+    let mut chosen: Vec<Selected<'_>> =
+        if reached.best.as_ref().is_some_and(|b| b.algorithm == row.algorithm) {
+            best(plan, collective).collect()
+        } else {
+            let set = plan.alternatives.iter().find(serves)?;
+            channel_ids(plan)
+                .filter(|c| {
+                    set.channels.iter().any(|of_set| core::ptr::eq(of_set, c.channel))
+                        && c.channel.collectives.contains(&collective)
+                })
+                .collect()
+        };
+    // `channels` counts rings, or trees of one root.
+    let limit = usize::try_from(row.channels.max(1)).unwrap_or(usize::MAX);
+    let mut taken: Vec<(Option<Rank>, usize)> = Vec::new();
+    chosen.retain(|c| {
+        let root = c.channel.root;
+        let count = match taken.iter_mut().find(|(r, _)| *r == root) {
+            Some((_, count)) => count,
+            None => {
+                taken.push((root, 0));
+                &mut taken.last_mut().expect("just pushed").1
+            }
+        };
+        *count += 1;
+        *count <= limit
+    });
+    Some(chosen)
+}
