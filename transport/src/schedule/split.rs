@@ -14,7 +14,7 @@ pub(super) fn part(range: Range<usize>, index: usize, parts: usize, line: usize)
         }
         // In 128 bits the product of two lengths cannot overflow.
         let at = range.len() as u128 * i as u128 / parts as u128;
-        let at = usize::try_from(at).unwrap_or(range.len());
+        let at = usize::try_from(at).unwrap_or_else(|_| range.len());
         range.start + at / line * line
     };
     border(index)..border(index + 1)
