@@ -1,1 +1,51 @@
-fn main() {}
+//! The project's own commands: `cargo xtask ci` runs what CI runs, `cargo xtask codegen` makes the
+//! checked-in protobuf code anew.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
+
+mod ci;
+mod codegen;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+commands:
+  ci                  format, generated code, lints and tests; runs all and lists every failure
+  codegen             make proto/src/generated from proto/topod/v1/*.proto
+  codegen --check     fail where the checked-in code differs from what the .proto files give";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["ci"] => ci::run(),
+        ["codegen"] => codegen::write().map(|written| println!("codegen: {written}")),
+        ["codegen", "--check"] => {
+            codegen::check().map(|()| println!("codegen: the generated code is up to date"))
+        }
+        [] | ["help" | "-h" | "--help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("xtask: unknown command '{}'\n\n{USAGE}", args.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder of the workspace's Cargo.toml.
+fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
