@@ -219,3 +219,25 @@ impl Topology {
         (if switches <= 1 { PathType::Pix } else { PathType::Pxb }, 0)
     }
 }
+
+impl Topology {
+    /// The NUMA node a device hangs below, by the PCIe tree.
+    #[must_use]
+    pub fn numa_of(&self, id: VertexId) -> Option<VertexId> {
+        let mut seen = alloc::collections::BTreeSet::from([id]);
+        let mut queue = VecDeque::from([id]);
+        while let Some(at) = queue.pop_front() {
+            for (link, next) in self.links_from(at) {
+                if self.link(link).kind != LinkKind::Pcie || !seen.insert(next) {
+                    continue;
+                }
+                match self.vertex(next).kind {
+                    VertexKind::NumaNode { .. } => return Some(next),
+                    VertexKind::PcieSwitch | VertexKind::NicCard => queue.push_back(next),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+}
