@@ -8,6 +8,8 @@ pub mod bound;
 pub mod concurrent_flow;
 pub mod flow_graph;
 pub mod max_flow;
+pub mod model;
+pub mod plan_error;
 pub mod rings;
 pub mod simplex;
 

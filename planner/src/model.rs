@@ -1,0 +1,470 @@
+//! From a [`Topology`] and a request to the graph that is planned on, and back to names.
+//!
+//! Which links count:
+//!
+//! ```text
+//!   one host, NVLink connects its GPUs      NVLink alone
+//!   NVLink does not connect them, or --links all    everything, NIC to NIC through the fabric too
+//!   several hosts, NVLink connects a host's GPUs    NVLink, and PCIe between GPUs and NICs
+//! ```
+//!
+//! In the last case a PCIe switch must not carry data from GPU to GPU, which a plain vertex cannot express. So
+//! the host's PCIe side becomes two layers, one for data on its way out and one for data on its way in:
+//!
+//! ```text
+//!   GPU0 ─▶ plx0 (out) ─▶ mlx5_0 (out) ─▶ fabric ─▶ mlx5_0 (in) ─▶ plx0 (in) ─▶ GPU0
+//! ```
+//!
+//! Switches with equal neighbours and proportional rates (the planes of an NVSwitch rack) become one node; its traffic
+//! is spread over them by rate.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use topology::plan::{EdgePath, LinkPolicy, PlanRank};
+use topology::snapshot::NicRole;
+use topology::{
+    Finding, Fraction, HostId, LinkKind, PlanRequest, Rank, Severity, Topology, VertexId,
+    VertexKind,
+};
+
+use crate::flow_graph::{FlowEdge, FlowGraph};
+use crate::plan_error::PlanError;
+
+mod layers;
+mod reduce;
+
+/// What is planned on.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Capacities in kB/s. Every plan on it keeps the topology's capacities.
+    pub graph: FlowGraph,
+    /// A graph on which no plan that keeps the rules can be better, where `graph` itself is not that: bounds are taken on it.
+    pub relaxed: Option<FlowGraph>,
+    /// By rank.
+    pub ranks: Vec<PlanRank>,
+    /// Host of each rank, counted from 0 over the hosts that take part.
+    pub hosts: Vec<usize>,
+    /// What was given up, in making the graph.
+    pub findings: Vec<Finding>,
+    /// Vertices a node stands for, each with its part of the traffic.
+    members: Vec<Vec<(VertexId, Fraction)>>,
+    names: Vec<String>,
+    nics: BTreeSet<String>,
+}
+
+impl Model {
+    /// The graph for a request.
+    ///
+    /// # Errors
+    /// Where a GPU does not exist, is named twice, is the only one, or cannot reach another.
+    pub fn new(topology: &Topology, request: &PlanRequest) -> Result<Self, PlanError> {
+        let gpus = requested_gpus(topology, request)?;
+        let names = topology.graph().node_weights().map(|v| v.name.clone()).collect();
+        let mut hosts: Vec<HostId> = Vec::new();
+        let mut host_of_rank = Vec::with_capacity(gpus.len());
+        let mut ranks = Vec::with_capacity(gpus.len());
+        for (rank, &gpu) in gpus.iter().enumerate() {
+            let vertex = topology.vertex(gpu);
+            let host = vertex.host.unwrap_or_default();
+            if hosts.last() != Some(&host) {
+                hosts.push(host);
+            }
+            host_of_rank.push(hosts.len() - 1);
+            ranks.push(plan_rank(topology, gpu, host, rank));
+        }
+
+        let mut findings = Vec::new();
+        let mut draft = Draft::new(topology, &gpus);
+        for &host in &hosts {
+            let of_host: Vec<VertexId> = gpus
+                .iter()
+                .copied()
+                .filter(|gpu| topology.vertex(*gpu).host.unwrap_or_default() == host)
+                .collect();
+            let apart = not_joined_by_gpu_links(topology, &of_host);
+            if request.links == LinkPolicy::All || !apart.is_empty() {
+                if request.links == LinkPolicy::Auto
+                    && let Some(finding) = not_joined(topology, &of_host, &apart)
+                {
+                    findings.push(finding);
+                }
+                draft.everything(host);
+            } else {
+                draft.gpu_links(host);
+                if hosts.len() > 1 {
+                    draft.nic_traffic(host);
+                }
+            }
+        }
+        let reduced = draft.finish();
+        let nics = topology.nics().iter().map(|id| topology.vertex(*id).name.clone()).collect();
+        let model = Self {
+            graph: reduced.graph,
+            relaxed: reduced.relaxed,
+            ranks,
+            hosts: host_of_rank,
+            findings,
+            members: reduced.members,
+            names,
+            nics,
+        };
+        model.connected()?;
+        Ok(model)
+    }
+
+    /// How many GPUs take part.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.graph.ranks
+    }
+
+    /// Name of a node, as a person would say it.
+    #[must_use]
+    pub fn name(&self, node: usize) -> String {
+        match self.members[node].as_slice() {
+            [(only, _)] => self.names[only.index()].clone(),
+            [(first, _), .., (last, _)] => {
+                format!("{} to {}", self.names[first.index()], self.names[last.index()])
+            }
+            [] => String::new(),
+        }
+    }
+
+    /// Whether a vertex name is a NIC's.
+    #[must_use]
+    pub fn is_nic(&self, name: &str) -> bool {
+        self.nics.contains(name)
+    }
+
+    /// The physical ways of a hop whose rate is split over node paths (inner nodes only) by share; sorted, equal ones joined.
+    #[must_use]
+    pub fn paths<'a>(
+        &self,
+        ways: impl IntoIterator<Item = (&'a [usize], Fraction)>,
+    ) -> Vec<EdgePath> {
+        let mut joined: BTreeMap<Vec<String>, Fraction> = BTreeMap::new();
+        for (nodes, share) in ways {
+            let mut expanded = vec![(Vec::new(), share)];
+            for &node in nodes {
+                expanded = expanded
+                    .into_iter()
+                    .flat_map(|(names, share): (Vec<String>, Fraction)| {
+                        self.members[node].iter().map(move |(vertex, part)| {
+                            let mut longer = names.clone();
+                            longer.push(self.names[vertex.index()].clone());
+                            (longer, share * *part)
+                        })
+                    })
+                    .collect();
+            }
+            for (names, share) in expanded {
+                let sum = joined.entry(names).or_insert(Fraction::ZERO);
+                *sum = *sum + share;
+            }
+        }
+        joined.into_iter().map(|(via, share)| EdgePath { via, share }).collect()
+    }
+
+    fn connected(&self) -> Result<(), PlanError> {
+        for (graph, turned) in [(&self.graph, false), (&self.graph.reversed(), true)] {
+            let mut seen = vec![false; graph.nodes];
+            let mut stack = vec![0];
+            seen[0] = true;
+            while let Some(node) = stack.pop() {
+                for edge in graph.edges.iter().filter(|e| e.from == node) {
+                    if !seen[edge.to] {
+                        seen[edge.to] = true;
+                        stack.push(edge.to);
+                    }
+                }
+            }
+            if let Some(lost) = (0..graph.ranks).find(|rank| !seen[*rank]) {
+                let (from, to) = if turned { (lost, 0) } else { (0, lost) };
+                return Err(PlanError::Disconnected { from: self.name(from), to: self.name(to) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// GPUs in rank order: by host, within a host in request order.
+fn requested_gpus(topology: &Topology, request: &PlanRequest) -> Result<Vec<VertexId>, PlanError> {
+    let gpus = match &request.gpus {
+        None => topology.gpus().to_vec(),
+        Some(wanted) => {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = wanted.iter().find(|index| !seen.insert(**index)) {
+                return Err(PlanError::GpuTwice { gpu: *twice });
+            }
+            let mut hosts: Vec<HostId> =
+                topology.gpus().iter().filter_map(|gpu| topology.vertex(*gpu).host).collect();
+            hosts.dedup();
+            let mut gpus = Vec::new();
+            for host in hosts {
+                for &wanted in wanted {
+                    let found = topology.gpus().iter().find(|gpu| {
+                        let vertex = topology.vertex(**gpu);
+                        vertex.host == Some(host)
+                            && matches!(vertex.kind, VertexKind::Gpu { index } if index == wanted)
+                    });
+                    gpus.push(*found.ok_or(PlanError::UnknownGpu { gpu: wanted, host })?);
+                }
+            }
+            gpus
+        }
+    };
+    match gpus.as_slice() {
+        [] => Err(PlanError::NoGpu),
+        [only] => Err(PlanError::OneGpu { gpu: topology.vertex(*only).name.clone() }),
+        _ => Ok(gpus),
+    }
+}
+
+fn plan_rank(topology: &Topology, gpu: VertexId, host: HostId, rank: usize) -> PlanRank {
+    let vertex = topology.vertex(gpu);
+    let index = match vertex.kind {
+        VertexKind::Gpu { index } => index,
+        _ => topology::GpuIndex::default(),
+    };
+    let facts = topology
+        .hosts()
+        .get(host.index())
+        .and_then(|snapshot| snapshot.gpus.iter().find(|gpu| gpu.index == index));
+    PlanRank {
+        rank: rank_of(rank),
+        host,
+        gpu: index,
+        bus_id: vertex.bus_id,
+        uuid: facts.and_then(|gpu| gpu.uuid.clone()),
+    }
+}
+
+/// A rank number from an index.
+///
+/// # Panics
+/// Beyond 2^32 ranks, which no topology has.
+#[must_use]
+pub fn rank_of(index: usize) -> Rank {
+    Rank(u32::try_from(index).expect("topologies have fewer than 2^32 vertices"))
+}
+
+/// Whether a link is of the kind that joins GPUs without PCIe. A POWER9 GPU's NVLink to its CPU is not.
+fn joins_gpus(topology: &Topology, from: VertexId, to: VertexId, kind: LinkKind) -> bool {
+    let end = |id: VertexId| {
+        matches!(
+            topology.vertex(id).kind,
+            VertexKind::Gpu { .. } | VertexKind::NvSwitch | VertexKind::Switch
+        )
+    };
+    matches!(kind, LinkKind::NvLink | LinkKind::Xgmi | LinkKind::Abstract) && end(from) && end(to)
+}
+
+/// GPUs that NVLink, xGMI or a link graph's edges do not join with the first one, both ways.
+fn not_joined_by_gpu_links(topology: &Topology, gpus: &[VertexId]) -> Vec<VertexId> {
+    let graph = topology.graph();
+    let mut lost = BTreeSet::new();
+    for forward in [true, false] {
+        let mut seen = BTreeSet::from([gpus[0]]);
+        let mut stack = vec![gpus[0]];
+        while let Some(at) = stack.pop() {
+            for edge in graph.edge_indices() {
+                let Some((tail, head)) = graph.edge_endpoints(edge) else { continue };
+                let (from, to) = if forward { (tail, head) } else { (head, tail) };
+                let absent_gpu = matches!(topology.vertex(to).kind, VertexKind::Gpu { .. })
+                    && !gpus.contains(&to);
+                if from == at
+                    && !absent_gpu
+                    && joins_gpus(topology, tail, head, graph[edge].kind)
+                    && seen.insert(to)
+                {
+                    stack.push(to);
+                }
+            }
+        }
+        lost.extend(gpus.iter().copied().filter(|gpu| !seen.contains(gpu)));
+    }
+    lost.into_iter().collect()
+}
+
+/// Says that PCIe is used because NVLink does not connect the GPUs; nothing where the host has no such link.
+fn not_joined(topology: &Topology, gpus: &[VertexId], apart: &[VertexId]) -> Option<Finding> {
+    let graph = topology.graph();
+    let any = graph.edge_indices().any(|edge| {
+        let kind = graph[edge].kind;
+        matches!(kind, LinkKind::NvLink | LinkKind::Xgmi)
+            && graph.edge_endpoints(edge).is_some_and(|(a, b)| {
+                gpus.contains(&a) && joins_gpus(topology, a, b, kind)
+            })
+    });
+    let names: Vec<&str> = apart.iter().map(|gpu| topology.vertex(*gpu).name.as_str()).collect();
+    any.then(|| Finding {
+        code: "gpu-links-do-not-connect".into(),
+        severity: Severity::Info,
+        component: names.join(", "),
+        evidence: format!(
+            "no NVLink or xGMI joins {} with {}: PCIe carries traffic between GPUs too",
+            names.join(", "),
+            topology.vertex(gpus[0]).name
+        ),
+        fix: "choose GPUs that NVLink connects, or look for links that are down".into(),
+    })
+}
+
+/// A node while the graph is being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    /// A vertex as it is.
+    Whole(VertexId),
+    /// Its part for data on the way to the fabric.
+    Out(VertexId),
+    /// Its part for data on the way from the fabric.
+    In(VertexId),
+}
+
+impl Node {
+    fn vertex(self) -> VertexId {
+        match self {
+            Self::Whole(id) | Self::Out(id) | Self::In(id) => id,
+        }
+    }
+}
+
+/// Directed capacities between nodes: what a plan may use, and what no plan can exceed.
+struct Draft<'t> {
+    topology: &'t Topology,
+    ranks: &'t [VertexId],
+    edges: BTreeMap<(Node, Node), Capacity>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Capacity {
+    usable: u64,
+    relaxed: u64,
+}
+
+/// A directed link of one host, or between its NICs and the fabric.
+#[derive(Clone, Copy, Debug)]
+struct HostLink {
+    from: VertexId,
+    to: VertexId,
+    capacity: u64,
+}
+
+impl<'t> Draft<'t> {
+    fn new(topology: &'t Topology, ranks: &'t [VertexId]) -> Self {
+        Self { topology, ranks, edges: BTreeMap::new() }
+    }
+
+    fn add(&mut self, from: Node, to: Node, usable: u64, relaxed: u64) {
+        let sum = self.edges.entry((from, to)).or_default();
+        sum.usable = sum.usable.saturating_add(usable);
+        sum.relaxed = sum.relaxed.saturating_add(relaxed);
+    }
+
+    /// Links with an end on `host` that pass through no absent GPU and no NIC that is not for collectives.
+    fn links(&self, host: HostId, wanted: impl Fn(VertexId, VertexId, LinkKind) -> bool) -> Vec<HostLink> {
+        let graph = self.topology.graph();
+        graph
+            .edge_indices()
+            .filter_map(|edge| Some((graph.edge_endpoints(edge)?, &graph[edge])))
+            .filter(|((from, to), link)| {
+                let here = [*from, *to].iter().any(|end| {
+                    self.topology.vertex(*end).host.unwrap_or_default() == host
+                        && self.topology.vertex(*end).kind != VertexKind::Fabric
+                });
+                here && self.allowed(*from) && self.allowed(*to) && wanted(*from, *to, link.kind)
+            })
+            .map(|((from, to), link)| HostLink { from, to, capacity: link.bandwidth.kbps() })
+            .collect()
+    }
+
+    fn allowed(&self, id: VertexId) -> bool {
+        let vertex = self.topology.vertex(id);
+        match vertex.kind {
+            VertexKind::Gpu { .. } => self.ranks.contains(&id),
+            VertexKind::Nic { index } => {
+                let host = vertex.host.unwrap_or_default();
+                self.topology
+                    .hosts()
+                    .get(host.index())
+                    .and_then(|snapshot| snapshot.nics.get(index as usize))
+                    .is_none_or(|nic| nic.role != NicRole::Other)
+            }
+            _ => true,
+        }
+    }
+
+    /// Every link of a host, forwarding anywhere.
+    fn everything(&mut self, host: HostId) {
+        for link in self.links(host, |_, _, _| true) {
+            self.add(Node::Whole(link.from), Node::Whole(link.to), link.capacity, link.capacity);
+        }
+    }
+
+    /// Links that join GPUs without PCIe.
+    fn gpu_links(&mut self, host: HostId) {
+        let topology = self.topology;
+        for link in self.links(host, |from, to, kind| joins_gpus(topology, from, to, kind)) {
+            self.add(Node::Whole(link.from), Node::Whole(link.to), link.capacity, link.capacity);
+        }
+    }
+
+    /// The way from GPUs to NICs and back, in two layers.
+    fn nic_traffic(&mut self, host: HostId) {
+        let topology = self.topology;
+        let links = self.links(host, |from, to, kind| !joins_gpus(topology, from, to, kind));
+        let kind = |id: VertexId| &topology.vertex(id).kind;
+        let is_gpu = |id: VertexId| matches!(kind(id), VertexKind::Gpu { .. });
+        let is_nic = |id: VertexId| matches!(kind(id), VertexKind::Nic { .. });
+        let is_fabric = |id: VertexId| matches!(kind(id), VertexKind::Fabric);
+        let shared = layers::directions(&links, is_gpu, is_nic, is_fabric);
+        for link in links {
+            let HostLink { from, to, capacity } = link;
+            if is_fabric(to) {
+                self.add(Node::Out(from), Node::Whole(to), capacity, capacity);
+            } else if is_fabric(from) {
+                self.add(Node::Whole(from), Node::In(to), capacity, capacity);
+            } else if is_gpu(from) && is_gpu(to) {
+                // Neither NVLink nor on the way to a NIC.
+            } else if is_gpu(from) {
+                self.add(Node::Whole(from), Node::Out(to), capacity, capacity);
+            } else if is_gpu(to) {
+                self.add(Node::In(from), Node::Whole(to), capacity, capacity);
+            } else if is_nic(to) {
+                self.add(Node::Out(from), Node::Out(to), capacity, capacity);
+            } else if is_nic(from) {
+                self.add(Node::In(from), Node::In(to), capacity, capacity);
+            } else {
+                let (out, into) = shared.get(&(from, to)).copied().unwrap_or_default();
+                self.add(Node::Out(from), Node::Out(to), out, capacity);
+                self.add(Node::In(from), Node::In(to), into, capacity);
+            }
+        }
+    }
+
+    fn finish(self) -> reduce::Reduced {
+        let mut nodes: BTreeSet<Node> = self.edges.keys().flat_map(|(a, b)| [*a, *b]).collect();
+        for rank in self.ranks {
+            nodes.remove(&Node::Whole(*rank));
+        }
+        let order: Vec<Node> =
+            self.ranks.iter().map(|rank| Node::Whole(*rank)).chain(nodes).collect();
+        let place: BTreeMap<Node, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+        let graph = |capacity: fn(&Capacity) -> u64| {
+            let edges = self.edges.iter().map(|((from, to), c)| FlowEdge {
+                from: place[from],
+                to: place[to],
+                capacity: capacity(c),
+            });
+            FlowGraph::new(self.ranks.len(), order.len(), edges)
+        };
+        let usable = graph(|c| c.usable);
+        let relaxed = graph(|c| c.relaxed);
+        let vertices: Vec<VertexId> = order.iter().map(|node| node.vertex()).collect();
+        reduce::reduce(&usable, &relaxed, &vertices)
+    }
+}

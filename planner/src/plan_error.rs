@@ -1,0 +1,55 @@
+//! Why there is no plan.
+
+use alloc::string::String;
+
+use topology::{Collective, GpuIndex, HostId};
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The topology has no GPU.
+    #[error("the topology has no GPU")]
+    NoGpu,
+    /// A single rank has nobody to talk to.
+    #[error("{gpu} is the only GPU: a plan takes at least two")]
+    OneGpu {
+        /// Its name.
+        gpu: String,
+    },
+    /// The request names a GPU that a host does not have.
+    #[error("host {host} has no GPU{gpu}")]
+    UnknownGpu {
+        /// NVML index.
+        gpu: GpuIndex,
+        /// Host.
+        host: HostId,
+    },
+    /// The request names a GPU twice.
+    #[error("GPU{gpu} is named twice")]
+    GpuTwice {
+        /// NVML index.
+        gpu: GpuIndex,
+    },
+    /// Two GPUs that no links connect.
+    #[error("no way leads from {from} to {to}")]
+    Disconnected {
+        /// Name of the sender.
+        from: String,
+        /// Name of the receiver.
+        to: String,
+    },
+    /// A collective that is not planned as channels.
+    #[error("{collective} is not planned")]
+    NotPlanned {
+        /// Which.
+        collective: Collective,
+    },
+    /// A plan was made and the checker refused it, which is a defect of the planner.
+    #[error("the plan for {collective} did not pass the check: {reason}")]
+    Refused {
+        /// Which.
+        collective: Collective,
+        /// What the checker said.
+        reason: String,
+    },
+}
