@@ -42,8 +42,8 @@ mod reduce;
 pub struct Model {
     /// Capacities in kB/s. Every plan on it keeps the topology's capacities.
     pub graph: FlowGraph,
-    /// A graph on which no plan that keeps the rules can be better, where `graph` itself is not that: bounds are taken on it.
-    pub relaxed: Option<FlowGraph>,
+    /// A graph on which no plan that keeps the rules can be better, where `graph` itself is not that.
+    relaxed: Option<(FlowGraph, reduce::Members)>,
     /// By rank.
     pub ranks: Vec<PlanRank>,
     /// Host of each rank, counted from 0 over the hosts that take part.
@@ -51,7 +51,7 @@ pub struct Model {
     /// What was given up, in making the graph.
     pub findings: Vec<Finding>,
     /// Vertices a node stands for, each with its part of the traffic.
-    members: Vec<Vec<(VertexId, Fraction)>>,
+    members: reduce::Members,
     names: Vec<String>,
     nics: BTreeSet<String>,
 }
@@ -122,10 +122,26 @@ impl Model {
         self.graph.ranks
     }
 
-    /// Name of a node, as a person would say it.
+    /// The graph that bounds hold on: no plan that keeps the rules is better than the best on it.
+    #[must_use]
+    pub fn bound_graph(&self) -> &FlowGraph {
+        self.relaxed.as_ref().map_or(&self.graph, |(graph, _)| graph)
+    }
+
+    /// Name of a node of [`bound_graph`](Self::bound_graph).
+    #[must_use]
+    pub fn bound_name(&self, node: usize) -> String {
+        self.name_in(self.relaxed.as_ref().map_or(&self.members, |(_, members)| members), node)
+    }
+
+    /// Name of a node of `graph`, as a person would say it.
     #[must_use]
     pub fn name(&self, node: usize) -> String {
-        match self.members[node].as_slice() {
+        self.name_in(&self.members, node)
+    }
+
+    fn name_in(&self, members: &reduce::Members, node: usize) -> String {
+        match members[node].as_slice() {
             [(only, _)] => self.names[only.index()].clone(),
             [(first, _), .., (last, _)] => {
                 format!("{} to {}", self.names[first.index()], self.names[last.index()])
@@ -296,9 +312,9 @@ fn not_joined(topology: &Topology, gpus: &[VertexId], apart: &[VertexId]) -> Opt
     let any = graph.edge_indices().any(|edge| {
         let kind = graph[edge].kind;
         matches!(kind, LinkKind::NvLink | LinkKind::Xgmi)
-            && graph.edge_endpoints(edge).is_some_and(|(a, b)| {
-                gpus.contains(&a) && joins_gpus(topology, a, b, kind)
-            })
+            && graph
+                .edge_endpoints(edge)
+                .is_some_and(|(a, b)| gpus.contains(&a) && joins_gpus(topology, a, b, kind))
     });
     let names: Vec<&str> = apart.iter().map(|gpu| topology.vertex(*gpu).name.as_str()).collect();
     any.then(|| Finding {
@@ -366,7 +382,11 @@ impl<'t> Draft<'t> {
     }
 
     /// Links with an end on `host` that pass through no absent GPU and no NIC that is not for collectives.
-    fn links(&self, host: HostId, wanted: impl Fn(VertexId, VertexId, LinkKind) -> bool) -> Vec<HostLink> {
+    fn links(
+        &self,
+        host: HostId,
+        wanted: impl Fn(VertexId, VertexId, LinkKind) -> bool,
+    ) -> Vec<HostLink> {
         let graph = self.topology.graph();
         graph
             .edge_indices()

@@ -14,11 +14,11 @@
 //! only which rings are used, never what they are said to carry.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use topology::Fraction;
 
+use crate::bound;
 use crate::flow_graph::FlowGraph;
 use columns::RingProgram;
 use routes::{Adjacency, Routes, UNREACHABLE};
@@ -333,52 +333,11 @@ fn merge(graph: &FlowGraph, rated: Rated, max_rings: usize) -> Vec<Ring> {
 
 /// The smallest cut between ranks: the least of what rank 0 can send to, or get from, any other.
 fn cut(graph: &FlowGraph) -> u64 {
-    let reversed = graph.reversed();
-    (1..graph.ranks)
-        .flat_map(|rank| [max_flow(graph, 0, rank), max_flow(&reversed, 0, rank)])
-        .min()
-        .unwrap_or(0)
-}
-
-/// Maximum flow by shortest augmenting paths.
-fn max_flow(graph: &FlowGraph, source: usize, sink: usize) -> u64 {
-    let mut left: BTreeMap<(usize, usize), u64> = BTreeMap::new();
-    let mut neighbours: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes];
-    for edge in &graph.edges {
-        *left.entry((edge.from, edge.to)).or_insert(0) += edge.capacity;
-        left.entry((edge.to, edge.from)).or_insert(0);
-        neighbours[edge.from].push(edge.to);
-        neighbours[edge.to].push(edge.from);
-    }
-    let mut flow = 0;
-    loop {
-        let mut before = vec![usize::MAX; graph.nodes];
-        before[source] = source;
-        let mut queue = alloc::collections::VecDeque::from([source]);
-        while let Some(node) = queue.pop_front() {
-            for &to in &neighbours[node] {
-                if before[to] == usize::MAX && left[&(node, to)] > 0 {
-                    before[to] = node;
-                    queue.push_back(to);
-                }
-            }
-        }
-        if before[sink] == usize::MAX {
-            return flow;
-        }
-        let mut pushed = u64::MAX;
-        let mut node = sink;
-        while node != source {
-            pushed = pushed.min(left[&(before[node], node)]);
-            node = before[node];
-        }
-        node = sink;
-        while node != source {
-            *left.entry((before[node], node)).or_insert(0) -= pushed;
-            *left.entry((node, before[node])).or_insert(0) += pushed;
-            node = before[node];
-        }
-        flow += pushed;
+    let sent = bound::broadcast(graph, 0).map(|b| b.algbw.floor());
+    let got = bound::reduce(graph, 0).map(|b| b.algbw.floor());
+    match (sent, got) {
+        (Ok(sent), Ok(got)) => u64::try_from(sent.min(got)).unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -387,6 +346,7 @@ mod tests {
     use super::*;
     use crate::flow_graph::FlowEdge;
     use alloc::string::{String, ToString};
+    use alloc::vec;
     use proptest::prelude::*;
 
     /// Both directions of each `(a, b, capacity)`.

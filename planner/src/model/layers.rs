@@ -29,7 +29,9 @@ pub(super) fn directions(
     let flow_on = |from: VertexId, to: VertexId| flow.get(&(from, to)).copied().unwrap_or(0);
     links
         .iter()
-        .filter(|l| [l.from, l.to].iter().all(|end| !is_gpu(*end) && !is_nic(*end) && !is_fabric(*end)))
+        .filter(|l| {
+            [l.from, l.to].iter().all(|end| !is_gpu(*end) && !is_nic(*end) && !is_fabric(*end))
+        })
         .filter_map(|l| {
             let (out, into) = (flow_on(l.from, l.to), flow_on(l.to, l.from));
             let total = u128::from(out) + u128::from(into);
@@ -83,7 +85,10 @@ fn cheapest_maximum_flow(
         for _ in 0..place.len() {
             let mut changed = false;
             for (index, arc) in arcs.iter().enumerate() {
-                if arc.left > 0 && cost[arc.from] < i64::MAX && cost[arc.from] + arc.cost < cost[arc.to] {
+                if arc.left > 0
+                    && cost[arc.from] < i64::MAX
+                    && cost[arc.from] + arc.cost < cost[arc.to]
+                {
                     cost[arc.to] = cost[arc.from] + arc.cost;
                     arrival[arc.to] = Some(index);
                     changed = true;
@@ -121,8 +126,11 @@ mod tests {
     use super::*;
 
     /// Vertices: 0 to 9 GPUs, 10 to 19 NICs, 20 the fabric, above that switches and NUMA nodes. Links go both ways.
+    /// Ends of a link, and what it gives the way out and the way in.
+    type Parts = ((u32, u32), (u64, u64));
+
     #[track_caller]
-    fn check(links: &[(u32, u32, u64)], expect: &[((u32, u32), (u64, u64))]) {
+    fn check(links: &[(u32, u32, u64)], expect: &[Parts]) {
         let id = |n: u32| VertexId::new(n as usize);
         let links: Vec<HostLink> = links
             .iter()

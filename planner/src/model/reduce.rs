@@ -8,11 +8,14 @@ use topology::{Fraction, VertexId};
 
 use crate::flow_graph::{FlowEdge, FlowGraph};
 
+/// For each node the vertices it stands for, with their parts of its traffic.
+pub(super) type Members = Vec<Vec<(VertexId, Fraction)>>;
+
 /// Graphs with the vertices their nodes stand for.
 pub(super) struct Reduced {
     pub(super) graph: FlowGraph,
-    pub(super) relaxed: Option<FlowGraph>,
-    pub(super) members: Vec<Vec<(VertexId, Fraction)>>,
+    pub(super) relaxed: Option<(FlowGraph, Members)>,
+    pub(super) members: Members,
 }
 
 /// Drops forwarders that nothing passes through and merges planes. `relaxed` is kept only where it differs from `usable`.
@@ -21,12 +24,12 @@ pub(super) fn reduce(usable: &FlowGraph, relaxed: &FlowGraph, vertices: &[Vertex
     let bare_relaxed = only(relaxed, &kept_relaxed);
     let kept = useful(usable);
     let bare = only(usable, &kept);
-    let members: Vec<Vec<(VertexId, Fraction)>> =
+    let members: Members =
         kept.iter().map(|node| [(vertices[*node], Fraction::ONE)].into()).collect();
     let (graph, members) = merge_planes(bare.clone(), members);
     let relaxed = (bare != bare_relaxed || kept != kept_relaxed).then(|| {
-        let unnamed = kept_relaxed.iter().map(|node| [(vertices[*node], Fraction::ONE)].into());
-        merge_planes(bare_relaxed, unnamed.collect()).0
+        let own = kept_relaxed.iter().map(|node| [(vertices[*node], Fraction::ONE)].into());
+        merge_planes(bare_relaxed, own.collect())
     });
     Reduced { graph, relaxed, members }
 }
@@ -66,7 +69,8 @@ fn useful(graph: &FlowGraph) -> Vec<usize> {
 
 /// The graph on some of its nodes.
 fn only(graph: &FlowGraph, kept: &[usize]) -> FlowGraph {
-    let place: BTreeMap<usize, usize> = kept.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    let place: BTreeMap<usize, usize> =
+        kept.iter().enumerate().map(|(new, old)| (*old, new)).collect();
     let edges = graph.edges.iter().filter_map(|e| {
         Some(FlowEdge { from: *place.get(&e.from)?, to: *place.get(&e.to)?, capacity: e.capacity })
     });
@@ -88,10 +92,7 @@ fn shape(graph: &FlowGraph, node: usize) -> (Shape, u64) {
     ((leaving, entering), common)
 }
 
-fn merge_planes(
-    graph: FlowGraph,
-    members: Vec<Vec<(VertexId, Fraction)>>,
-) -> (FlowGraph, Vec<Vec<(VertexId, Fraction)>>) {
+fn merge_planes(graph: FlowGraph, members: Members) -> (FlowGraph, Members) {
     let mut groups: BTreeMap<Shape, Vec<(usize, u64)>> = BTreeMap::new();
     for node in graph.ranks..graph.nodes {
         let (shape, weight) = shape(&graph, node);
@@ -156,7 +157,10 @@ mod tests {
             both(&[(0, 3, 20), (1, 3, 20), (2, 3, 40), (0, 4, 10), (1, 4, 10), (2, 4, 20)]),
         );
         let reduced = reduce(&graph, &graph, &vertices(5));
-        assert_eq!(reduced.graph, FlowGraph::new(3, 4, both(&[(0, 3, 30), (1, 3, 30), (2, 3, 60)])));
+        assert_eq!(
+            reduced.graph,
+            FlowGraph::new(3, 4, both(&[(0, 3, 30), (1, 3, 30), (2, 3, 60)]))
+        );
         assert_eq!(
             reduced.members[3],
             [(VertexId::new(3), Fraction::of(2, 3)), (VertexId::new(4), Fraction::of(1, 3))]
