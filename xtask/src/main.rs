@@ -1,10 +1,11 @@
 //! The project's own commands: `cargo xtask ci` runs what CI runs, `cargo xtask codegen` makes the
-//! checked-in protobuf code anew.
+//! checked-in protobuf code anew, `cargo xtask demo` shows the main job.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
 mod ci;
 mod codegen;
+mod demo;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,13 +16,15 @@ usage: cargo xtask <command>
 commands:
   ci                  format, generated code, lints and tests; runs all and lists every failure
   codegen             make proto/src/generated from proto/topod/v1/*.proto
-  codegen --check     fail where the checked-in code differs from what the .proto files give";
+  codegen --check     fail where the checked-in code differs from what the .proto files give
+  demo                build, start topod on a recorded machine, show, plan, explain, run an all-reduce, stop";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["ci"] => ci::run(),
+        ["demo"] => demo::run(),
         ["codegen"] => codegen::write().map(|written| println!("codegen: {written}")),
         ["codegen", "--check"] => {
             codegen::check().map(|()| println!("codegen: the generated code is up to date"))
