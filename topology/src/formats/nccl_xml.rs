@@ -1,0 +1,555 @@
+//! NCCL's topology XML, as `NCCL_TOPO_DUMP_FILE` writes it and people write it by hand for `NCCL_TOPO_FILE`.
+//!
+//! ```text
+//!   system version            1 NCCL, 2 RCCL
+//!     cpu numaid host_hash    one per NUMA node; hosts of a fused dump differ in host_hash
+//!       pci busid class       bridges stand for whole switches, no root or downstream ports
+//!         pci …
+//!           gpu dev sm        dev is NVML's index
+//!             nvlink target count tclass     (RCCL: xgmi)
+//!             c2c bw count
+//!         nic
+//!           net name speed    speed in Mbit/s
+//!       nic                   a network interface without PCI address
+//! ```
+//!
+//! What NCCL itself demands must be there (`src/graph/topo.cc`): version, numaid, busid, the target and count of an
+//! NVLink, the name of a net. All else is optional in the wild and becomes a fault where absent.
+
+mod host;
+mod scan;
+mod values;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use roxmltree::{Document, Node, NodeType, ParsingOptions};
+
+use self::host::{Host, PendingGpu, PendingLink};
+use super::text::{Lines, excerpt};
+use super::{ELEMENT_LIMIT, ReadError};
+use crate::snapshot::{
+    C2c, GpuLinkKind, LinkLayer, NicRole, NumaNode, PciDevice, PciKind, PcieLinkFacts,
+};
+use crate::{Bandwidth, BusId, CpuArch, CpuList, CpuModel, Gpu, GpuIndex, Nic, Rail, Snapshot};
+
+pub(super) const FORMAT: &str = "NCCL topology XML";
+
+/// `system version` of NCCL and of RCCL.
+const VERSIONS: [i64; 2] = [1, 2];
+
+/// PCI vendors whose display and accelerator functions are GPUs of ours; a server's console graphics is not.
+const GPU_VENDORS: [u16; 2] = [0x10de, 0x1002];
+
+/// A NIC faster than this (1 Pbit/s) is a slip of units.
+const MOST_MBIT: i64 = 1_000_000_000;
+
+pub(super) fn read(text: &str) -> Result<Vec<Snapshot>, ReadError> {
+    let lines = Lines::of(text);
+    let (start, xml) = markup(text);
+    let refuse = |line, reason| ReadError { format: FORMAT, line, reason };
+    scan::check(xml).map_err(|(at, reason)| refuse(lines.at(start + at), reason))?;
+    let nodes_limit = u32::try_from(4 * ELEMENT_LIMIT).unwrap_or(u32::MAX);
+    let options = ParsingOptions { nodes_limit, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(xml, options).map_err(|error| {
+        if matches!(
+            error,
+            roxmltree::Error::UnclosedRootNode | roxmltree::Error::UnexpectedEndOfStream
+        ) {
+            return refuse(
+                lines.at(text.trim_end().len()),
+                "the file ends early: cut off here".into(),
+            );
+        }
+        let row = usize::try_from(error.pos().row).unwrap_or(1).max(1);
+        refuse(lines.at(start) + row - 1, format!("not well-formed XML: {error}"))
+    })?;
+    let known = document
+        .descendants()
+        .filter(|n| n.has_tag_name("pci"))
+        .filter_map(|n| n.attribute("busid")?.parse().ok())
+        .collect();
+    let reader = Reader { lines, start, known };
+    reader.system(document.root_element())
+}
+
+/// The XML in the text: all of it, or from `<system` to `</system>` where a terminal's lines surround it.
+fn markup(text: &str) -> (usize, &str) {
+    if text.trim_start().starts_with('<') {
+        return (0, text);
+    }
+    const CLOSE: &str = "</system>";
+    let start = text.find("<system").unwrap_or(0);
+    let end = text.rfind(CLOSE).map(|at| at + CLOSE.len()).filter(|end| *end > start);
+    (start, &text[start..end.unwrap_or(text.len())])
+}
+
+struct Reader {
+    lines: Lines,
+    /// Offset of the XML in the text.
+    start: usize,
+    /// Every PCI address of the file.
+    known: BTreeSet<BusId>,
+}
+
+/// Where in the tree an element hangs.
+#[derive(Clone, Copy)]
+struct Above {
+    parent: Option<BusId>,
+    numa_node: Option<u32>,
+}
+
+impl Reader {
+    fn line(&self, node: Node<'_, '_>) -> usize {
+        self.lines.at(self.start + node.range().start)
+    }
+
+    fn refuse(&self, node: Node<'_, '_>, reason: String) -> ReadError {
+        ReadError { format: FORMAT, line: self.line(node), reason }
+    }
+
+    fn system(&self, root: Node<'_, '_>) -> Result<Vec<Snapshot>, ReadError> {
+        let name = root.tag_name().name();
+        if name != "system" {
+            let what = match name {
+                "graphs" => "an NCCL graph file: channels, no topology",
+                "topology" => "an hwloc topology, which is not read yet",
+                "nvidia_smi_log" => "`nvidia-smi -q -x` output, which is not read yet",
+                _ => "no topology",
+            };
+            let reason = format!("XML whose root is <{}>: {what}; {}", excerpt(name), super::KNOWN);
+            return Err(super::unrecognised(self.line(root), reason));
+        }
+        match self.integer(root, "version")? {
+            Some(version) if VERSIONS.contains(&version) => {}
+            Some(version) => {
+                let reason = format!("version {version} of the format is not known (1 and 2 are)");
+                return Err(self.refuse(root, reason));
+            }
+            None => return Err(self.refuse(root, "<system> states no version".into())),
+        }
+        let mut hosts: Vec<Host> = Vec::new();
+        let mut by_hash = BTreeMap::new();
+        let mut stray = Vec::new();
+        for child in self.children(root, &["cpu"], &mut stray)? {
+            let place = *by_hash.entry(host_hash(child)).or_insert_with(|| {
+                hosts.push(Host::new());
+                hosts.len() - 1
+            });
+            self.cpu(child, &mut hosts[place])?;
+        }
+        let Some(first) = hosts.first_mut() else {
+            return Err(self.refuse(root, "no <cpu> in <system>".into()));
+        };
+        first.faults.append(&mut stray);
+        // Rank order where every host has ranks; a sort that keeps the file's order otherwise.
+        if hosts.iter().all(|host| host.first_rank.is_some()) {
+            hosts.sort_by_key(|host| host.first_rank);
+        }
+        hosts.into_iter().map(Host::finish).collect()
+    }
+
+    fn cpu(&self, node: Node<'_, '_>, host: &mut Host) -> Result<(), ReadError> {
+        let line = self.line(node);
+        let Some(numa) = self.integer(node, "numaid")? else {
+            return Err(self.refuse(node, "<cpu> states no numaid".into()));
+        };
+        let numa_node = match numa {
+            // The kernel's word for a host without NUMA data.
+            ..0 => None,
+            _ => Some(
+                u32::try_from(numa)
+                    .map_err(|_| self.refuse(node, format!("numaid {numa} is no NUMA node")))?,
+            ),
+        };
+        let cpus = match node.attribute("affinity").map(str::trim) {
+            None | Some("") => None,
+            Some(_) if self.integer(node, "affinity_offset")?.unwrap_or(0) != 0 => {
+                host.fault(line, "affinity with an offset is not read: CPUs unknown".into());
+                None
+            }
+            Some(mask) => CpuList::from_mask(mask)
+                .map_err(|error| host.fault(line, format!("affinity: {error}, not read")))
+                .ok(),
+        };
+        let arch = match node.attribute("arch").map(str::trim) {
+            None | Some("") => None,
+            Some("x86_64") => Some(CpuArch::X86_64),
+            Some("arm64" | "aarch64") => Some(CpuArch::Arm64),
+            Some("ppc64" | "ppc64le") => Some(CpuArch::Ppc64),
+            Some(other) => {
+                host.fault(line, format!("arch '{}' is not known", excerpt(other)));
+                None
+            }
+        };
+        let words =
+            |name| node.attribute(name).map(str::trim).filter(|text: &&str| !text.is_empty());
+        let cpu = CpuModel {
+            arch,
+            vendor: words("vendor").map(excerpt),
+            family: words("familyid").and_then(values::cpu_family),
+            model: words("modelid").and_then(|text| text.parse().ok()),
+        };
+        if let Some(id) = numa_node {
+            let numa = NumaNode { id, cpus, memory_bytes: None, distances: BTreeMap::new(), cpu };
+            host.numa_node(numa).map_err(|reason| self.refuse(node, reason))?;
+        }
+        let above = Above { parent: None, numa_node };
+        for child in self.children(node, &["pci", "nic"], &mut host.faults)? {
+            if child.has_tag_name("pci") {
+                self.pci(child, above, host)?;
+            } else {
+                self.nic(child, above, None, host)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pci(&self, node: Node<'_, '_>, above: Above, host: &mut Host) -> Result<(), ReadError> {
+        let line = self.line(node);
+        let stated = node
+            .attribute("busid")
+            .ok_or_else(|| self.refuse(node, "<pci> states no busid".into()))?;
+        let stated: BusId = stated.parse().map_err(|_| {
+            self.refuse(node, format!("busid '{}' is no PCI address", excerpt(stated)))
+        })?;
+        let id16 = |name| {
+            let id =
+                node.attribute(name).and_then(values::hex).and_then(|id| u16::try_from(id).ok());
+            // No vendor has either; a VM's bridge shows them.
+            id.filter(|id| *id != 0 && *id != u16::MAX)
+        };
+        let (vendor, device) = (id16("vendor"), id16("device"));
+        let class = match node.attribute("class").map(str::trim) {
+            None | Some("") => None,
+            Some(text) => values::class(text).or_else(|| {
+                host.fault(line, format!("class '{}' is no class code", excerpt(text)));
+                None
+            }),
+        };
+        let children = self.children(node, &["pci", "gpu", "nic", "pcilink"], &mut host.faults)?;
+        let has = |name: &str| children.iter().any(|child| child.has_tag_name(name));
+        let kind = if has("gpu") {
+            PciKind::Gpu
+        } else if has("nic") {
+            PciKind::Nic
+        } else {
+            kind_by_class(class, vendor, has("pci"))
+        };
+        let bus_id = host
+            .claim(stated, kind, line, &self.known)
+            .map_err(|reason| self.refuse(node, reason))?;
+        let link = self.link(node, bus_id, host);
+        host.pci_devices.push(PciDevice {
+            bus_id,
+            parent: above.parent,
+            host_bridge: None,
+            kind,
+            class,
+            vendor,
+            device,
+            numa_node: above.numa_node,
+            link,
+        });
+        let here = Above { parent: Some(bus_id), ..above };
+        let mut gpus = 0;
+        let nics = host.nics.len();
+        for child in children {
+            match child.tag_name().name() {
+                "pci" => self.pci(child, here, host)?,
+                "nic" => self.nic(child, here, class, host)?,
+                "gpu" if gpus > 0 => {
+                    let error = format!("{bus_id} has several <gpu>; the first stands for all");
+                    host.fault(self.line(child), error);
+                }
+                "gpu" => {
+                    self.gpu(child, bus_id, above.numa_node, host)?;
+                    gpus += 1;
+                }
+                _ => {
+                    let error =
+                        format!("the direct PCI link of {bus_id} to another switch is left out");
+                    host.fault(self.line(child), error);
+                }
+            }
+        }
+        if kind == PciKind::Gpu && gpus == 0 {
+            host.untagged.push(bus_id);
+            host.gpus.push(PendingGpu {
+                line,
+                dev: None,
+                links: Vec::new(),
+                gpu: new_gpu(bus_id, above.numa_node),
+            });
+        }
+        if kind == PciKind::Nic && host.nics.len() == nics {
+            host.unnamed.push(bus_id);
+            let nic = new_nic(format!("{bus_id}"), Some(bus_id), above.numa_node, class);
+            host.nics.push((None, nic));
+        }
+        if kind == PciKind::Other && class.is_none() {
+            host.classless.push(bus_id);
+        }
+        Ok(())
+    }
+
+    fn link(&self, node: Node<'_, '_>, bus_id: BusId, host: &mut Host) -> PcieLinkFacts {
+        let line = self.line(node);
+        let words = |name| node.attribute(name).map_or("", str::trim);
+        let (speed, width) = (words("link_speed"), words("link_width"));
+        let (mtps, lanes) = (values::rate_mtps(speed), values::width(width));
+        if mtps.is_none() {
+            if speed.is_empty() || speed.starts_with("Unknown") {
+                host.no_speed.push((line, bus_id));
+            } else {
+                host.fault(line, format!("link_speed '{}' is no PCIe rate", excerpt(speed)));
+            }
+        }
+        if lanes.is_none() {
+            if matches!(width, "" | "0" | "255") {
+                host.no_width.push((line, bus_id));
+            } else {
+                host.fault(line, format!("link_width '{}' is no PCIe width", excerpt(width)));
+            }
+        }
+        PcieLinkFacts { device_capable: values::link(mtps, lanes), ..PcieLinkFacts::default() }
+    }
+
+    fn gpu(
+        &self,
+        node: Node<'_, '_>,
+        bus_id: BusId,
+        numa_node: Option<u32>,
+        host: &mut Host,
+    ) -> Result<(), ReadError> {
+        let line = self.line(node);
+        let dev = self.index(node, "dev")?;
+        let mut gpu = new_gpu(bus_id, numa_node);
+        gpu.name = node.attribute("gcn").map(values::gcn_name).map(|name| excerpt(&name));
+        // RCCL's `sm` is a count of compute units, not a capability.
+        if gpu.name.is_none() {
+            gpu.compute_capability = self.index(node, "sm")?.filter(|sm| *sm > 0);
+        }
+        gpu.gdr = self.integer(node, "gdr")?.map(|gdr| gdr != 0);
+        if let Some(rank) = self.integer(node, "rank")? {
+            host.first_rank = Some(host.first_rank.map_or(rank, |first| first.min(rank)));
+        }
+        let mut links = Vec::new();
+        for child in self.children(node, &["nvlink", "xgmi", "c2c"], &mut host.faults)? {
+            match child.tag_name().name() {
+                "c2c" if gpu.c2c.is_none() => gpu.c2c = self.c2c(child, host)?,
+                "c2c" => host.fault(self.line(child), "a second <c2c> is left out".into()),
+                "xgmi" => links.extend(self.gpu_link(child, GpuLinkKind::Xgmi)?),
+                _ => links.extend(self.gpu_link(child, GpuLinkKind::NvLink)?),
+            }
+        }
+        host.gpus.push(PendingGpu { line, dev: dev.map(GpuIndex), links, gpu });
+        Ok(())
+    }
+
+    fn gpu_link(
+        &self,
+        node: Node<'_, '_>,
+        kind: GpuLinkKind,
+    ) -> Result<Option<PendingLink>, ReadError> {
+        let name = node.tag_name().name();
+        let text = node
+            .attribute("target")
+            .ok_or_else(|| self.refuse(node, format!("<{name}> states no target")))?;
+        let target = values::target(text).ok_or_else(|| {
+            self.refuse(node, format!("target '{}' of <{name}> is no PCI address", excerpt(text)))
+        })?;
+        let count = self
+            .integer(node, "count")?
+            .ok_or_else(|| self.refuse(node, format!("<{name}> states no count")))?;
+        let count = u32::try_from(count)
+            .map_err(|_| self.refuse(node, format!("{count} is no count of links")))?;
+        let target_class = node.attribute("tclass").and_then(values::class);
+        Ok((count > 0).then(|| PendingLink {
+            line: self.line(node),
+            kind,
+            target,
+            target_class,
+            count,
+        }))
+    }
+
+    /// `bw` is in MB/s per link (`src/graph/topo.cc` divides the product with `count` by 1000 for GB/s).
+    fn c2c(&self, node: Node<'_, '_>, host: &mut Host) -> Result<Option<C2c>, ReadError> {
+        let (bw, count) = (self.index(node, "bw")?, self.index(node, "count")?);
+        match (bw, count) {
+            (Some(bw @ 1..), Some(count @ 1..)) => {
+                Ok(Some(C2c { count, rate: Bandwidth::from_mbps(u64::from(bw)) }))
+            }
+            _ => {
+                let error = "<c2c> without bw and count: chip-to-chip link unknown";
+                host.fault(self.line(node), error.into());
+                Ok(None)
+            }
+        }
+    }
+
+    fn nic(
+        &self,
+        node: Node<'_, '_>,
+        above: Above,
+        class: Option<u32>,
+        host: &mut Host,
+    ) -> Result<(), ReadError> {
+        // `gin` and `rma` list the same ports again for other uses.
+        for child in self.children(node, &["net", "gin", "rma"], &mut host.faults)? {
+            if !child.has_tag_name("net") {
+                continue;
+            }
+            let line = self.line(child);
+            let name = child
+                .attribute("name")
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| self.refuse(child, "<net> states no name".into()))?;
+            let mut nic = new_nic(excerpt(name), above.parent, above.numa_node, class);
+            nic.port = self.index(child, "port")?.filter(|port| *port > 0);
+            nic.gdr = self.integer(child, "gdr")?.map(|gdr| gdr != 0);
+            // Above 16 bits NCCL keeps a flag for "not told".
+            nic.rail = self.index(child, "rail")?.filter(|rail| *rail < 1 << 16).map(Rail);
+            let speed = child.attribute("speed").map(str::trim).unwrap_or_default();
+            match speed.parse::<i64>() {
+                Ok(mbit @ 1..=MOST_MBIT) => nic.mbit = u64::try_from(mbit).ok(),
+                _ => {
+                    let error = format!(
+                        "{}: speed '{}' Mbit/s, taken as unknown",
+                        nic.name,
+                        excerpt(speed)
+                    );
+                    host.fault(line, error);
+                }
+            }
+            host.nics.push((self.index(child, "dev")?, nic));
+        }
+        Ok(())
+    }
+
+    /// Child elements of the names wanted, in file order. A known element in the wrong place contradicts the
+    /// format; an unknown one, or text (a sign of something cut), is a fault.
+    fn children<'a, 'input>(
+        &self,
+        node: Node<'a, 'input>,
+        wanted: &[&str],
+        faults: &mut Vec<crate::Fault>,
+    ) -> Result<Vec<Node<'a, 'input>>, ReadError> {
+        const ELEMENTS: [&str; 12] = [
+            "system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "gin", "rma",
+            "pcilink",
+        ];
+        let mut found = Vec::new();
+        for child in node.children() {
+            let name = child.tag_name().name();
+            match child.node_type() {
+                NodeType::Element if wanted.contains(&name) => found.push(child),
+                NodeType::Element if ELEMENTS.contains(&name) => {
+                    let reason = format!("<{name}> cannot be inside <{}>", node.tag_name().name());
+                    return Err(self.refuse(child, reason));
+                }
+                NodeType::Element => {
+                    let error = format!("<{}> is not known and left out", excerpt(name));
+                    faults.push(host::fault(self.line(child), error));
+                }
+                NodeType::Text => {
+                    let text = child.text().unwrap_or_default().trim();
+                    if !text.is_empty() {
+                        let error = format!(
+                            "text '{}' between elements: perhaps some were cut",
+                            excerpt(text)
+                        );
+                        faults.push(host::fault(self.line(child), error));
+                    }
+                }
+                NodeType::Root | NodeType::Comment | NodeType::PI => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// An integer attribute; `None` where absent or blank.
+    fn integer(&self, node: Node<'_, '_>, name: &str) -> Result<Option<i64>, ReadError> {
+        let Some(text) = node.attribute(name).map(str::trim).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        text.parse().map(Some).map_err(|_| {
+            let element = node.tag_name().name();
+            self.refuse(
+                node,
+                format!("{name} of <{element}> is '{}', not an integer", excerpt(text)),
+            )
+        })
+    }
+
+    /// An integer attribute that counts or numbers something; `None` also where negative, NCCL's word for unset.
+    fn index(&self, node: Node<'_, '_>, name: &str) -> Result<Option<u32>, ReadError> {
+        match self.integer(node, name)? {
+            Some(value @ 0..) => u32::try_from(value).map(Some).map_err(|_| {
+                self.refuse(node, format!("{name} is {value}, which is out of range"))
+            }),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// NCCL takes no hash for hash 0 (`src/graph/topo.cc`).
+fn host_hash(cpu: Node<'_, '_>) -> String {
+    let text = cpu.attribute("host_hash").map(str::trim).unwrap_or_default().to_ascii_lowercase();
+    let zero = text.trim_start_matches("0x").bytes().all(|b| b == b'0');
+    if zero { String::new() } else { text }
+}
+
+fn kind_by_class(class: Option<u32>, vendor: Option<u16>, has_children: bool) -> PciKind {
+    let of_gpu_vendor = vendor.is_none_or(|vendor| GPU_VENDORS.contains(&vendor));
+    match class.map(|class| (class >> 16, class >> 8 & 0xFF)) {
+        Some((0x03 | 0x12, _)) if of_gpu_vendor => PciKind::Gpu,
+        Some((0x02, _)) => PciKind::Nic,
+        Some((0x06, 0x80)) if !has_children => PciKind::NvSwitch,
+        Some((0x06, 0x04)) => PciKind::Switch,
+        _ if has_children => PciKind::Switch,
+        _ => PciKind::Other,
+    }
+}
+
+fn new_gpu(bus_id: BusId, numa_node: Option<u32>) -> Gpu {
+    Gpu {
+        index: GpuIndex(0),
+        bus_id: Some(bus_id),
+        uuid: None,
+        name: None,
+        compute_capability: None,
+        memory_bytes: None,
+        numa_node,
+        cpus: None,
+        links: Vec::new(),
+        inactive_links: None,
+        c2c: None,
+        gdr: None,
+        mig: None,
+    }
+}
+
+fn new_nic(name: String, bus_id: Option<BusId>, numa_node: Option<u32>, class: Option<u32>) -> Nic {
+    let link_layer = match class.map(|class| class >> 8) {
+        Some(0x02_07) => Some(LinkLayer::Infiniband),
+        Some(0x02_00) => Some(LinkLayer::Ethernet),
+        _ => None,
+    };
+    Nic {
+        name,
+        bus_id,
+        numa_node,
+        port: None,
+        mbit: None,
+        link_layer,
+        up: None,
+        gdr: None,
+        rail: None,
+        role: NicRole::Unknown,
+    }
+}

@@ -1,0 +1,55 @@
+//! Places in a text, and faults that name them.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::Fault;
+
+/// Where lines start, so that naming the line of an offset costs no scan.
+pub(super) struct Lines(Vec<usize>);
+
+impl Lines {
+    pub(super) fn of(text: &str) -> Self {
+        Self(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at).collect())
+    }
+
+    /// Line of a byte offset, from 1.
+    pub(super) fn at(&self, offset: usize) -> usize {
+        self.0.partition_point(|newline| *newline < offset) + 1
+    }
+}
+
+/// What could not be read, at a line of the input.
+pub(super) fn fault(reader: &str, line: usize, error: String) -> Fault {
+    let place = if line == 0 { String::from("the whole input") } else { format!("line {line}") };
+    Fault { probe: reader.into(), place, error, at_unix_ms: None }
+}
+
+/// An excerpt of foreign text, short and printable, for a message.
+pub(super) fn excerpt(text: &str) -> String {
+    const MOST: usize = 40;
+    let mut short: String =
+        text.chars().take(MOST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(MOST).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_count_from_one() {
+        let lines = Lines::of("a\nbc\n\nd");
+        assert_eq!([0, 1, 2, 4, 5, 6].map(|at| lines.at(at)), [1, 1, 2, 2, 3, 4]);
+    }
+
+    #[test]
+    fn excerpts_are_short_and_printable() {
+        assert_eq!(excerpt("a\u{1b}b"), "a b");
+        assert_eq!(excerpt(&"x".repeat(100)).chars().count(), 41);
+    }
+}

@@ -1,0 +1,265 @@
+//! The matrix of `nvidia-smi topo -m`, as drivers since 2016 print it and people paste it.
+//!
+//! ```text
+//!   $ nvidia-smi topo -m                            prompts, banners, quotation marks: anywhere around
+//!           GPU0  GPU1  NIC0  CPU Affinity  NUMA…   header, maybe underlined, maybe on the prompt's line
+//!   GPU0     X    NV4   PIX   0-31          0       tabs or spaces, cells maybe run together
+//!   GPU1    NV4    X    NODE  0-31          0
+//!   NIC0    PIX   NODE   X                          no affinities, or empty ones
+//!   NIC Legend: NIC0: mlx5_0                        older drivers head the columns mlx5_0 instead
+//! ```
+//!
+//! Words alone are looked at, never columns of characters: pastes keep the words and lose the spacing. The first
+//! legible table of an input is read; others are named in a fault. A table of other words (measured rates, P2P
+//! states, another vendor's classes) is refused.
+
+mod table;
+mod words;
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use self::table::{Column, Header, Table};
+use self::words::{gpu_index, strip_terminal_codes, words};
+use super::text::{excerpt, fault};
+use super::{DEVICE_LIMIT, KNOWN, ReadError, unrecognised};
+use crate::matrix::Matrix;
+use crate::snapshot::{NicRole, NumaNode, Source};
+use crate::{CpuModel, Gpu, GpuIndex, Nic, Snapshot};
+
+const FORMAT: &str = "nvidia-smi topo -m matrix";
+const READER: &str = "topo-matrix";
+
+pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
+    let text = strip_terminal_codes(text);
+    let lines: Vec<&str> = text.lines().collect();
+    let Found { table, others, refused, legend } = find(&lines);
+    let table = match (table, refused) {
+        (Some(table), _) => table,
+        (None, Some((line, reason))) => return Err(ReadError { format: FORMAT, line, reason }),
+        (None, None) => match headless(&lines) {
+            Some(table) => table,
+            None => {
+                let line =
+                    lines.iter().position(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
+                let reason =
+                    format!("no header naming GPU0, GPU1, … and no row of path classes; {KNOWN}");
+                return Err(unrecognised(line, reason));
+            }
+        },
+    };
+    if let Some((line, reason)) = table.error {
+        return Err(ReadError { format: FORMAT, line, reason });
+    }
+    let mut snapshot = assemble(&table, &legend);
+    for line in others {
+        let error = format!("another table begins here; only that of line {} is read", table.line);
+        snapshot.faults.push(fault(READER, line, error));
+    }
+    Ok(snapshot)
+}
+
+/// What a pass over the lines found.
+struct Found {
+    /// The first legible table.
+    table: Option<Table>,
+    /// Lines of further headers.
+    others: Vec<usize>,
+    /// Why the first illegible one is none.
+    refused: Option<(usize, String)>,
+    /// The NICs' own names, by column name.
+    legend: BTreeMap<String, String>,
+}
+
+fn find(lines: &[&str]) -> Found {
+    let mut found =
+        Found { table: None, others: Vec::new(), refused: None, legend: BTreeMap::new() };
+    let mut current: Option<Table> = None;
+    let mut closed = false;
+    let mut label: Option<String> = None;
+    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or(0);
+    for (number, line) in (1..).zip(lines) {
+        let words = words(line);
+        if let Some(header) = Header::parse(&words) {
+            let extended =
+                current.as_mut().is_some_and(|table| !closed && table.extend_header(&words));
+            if !extended {
+                found.end(current.take());
+                if found.table.is_some() {
+                    found.others.push(number);
+                }
+                current = Some(Table::new(number, header));
+                closed = false;
+            }
+            continue;
+        }
+        let Some(table) = current.as_mut() else { continue };
+        let is_legend = words.iter().any(|word| word.starts_with("Legend"));
+        closed |= is_legend || table.is_full();
+        if closed || !table.extend_header(&words) {
+            if !closed {
+                table.take(number, &words, number == last + 1);
+            }
+            // A later table's legend is of another host.
+            if found.table.is_none() {
+                read_legend(&words, &mut label, &mut found.legend);
+            }
+        }
+    }
+    found.end(current);
+    found
+}
+
+impl Found {
+    fn end(&mut self, table: Option<Table>) {
+        let Some(mut table) = table else { return };
+        table.close();
+        if table.legible && table.error.is_none() {
+            table.cross_check();
+        }
+        if self.table.is_some() {
+            return;
+        }
+        if table.legible {
+            self.table = Some(table);
+        } else {
+            self.legend.clear();
+            let reason =
+                "the header has no row of path classes (X, NV#, PIX, PXB, PHB, NODE, SYS) under it";
+            let error = table.error.unwrap_or_else(|| (table.line, reason.into()));
+            self.refused.get_or_insert(error);
+        }
+    }
+}
+
+/// `NIC0: mlx5_0`, `NIC0=mlx5_0`, `NIC0:` with the name on the next line.
+fn read_legend(words: &[&str], label: &mut Option<String>, legend: &mut BTreeMap<String, String>) {
+    for word in words {
+        let word = word.trim_matches([',', ';', '(', ')']);
+        let (key, value) = match word.split_once([':', '=']) {
+            Some((key, value)) if is_nic(key) => (Some(key), value),
+            _ => (None, word),
+        };
+        if let Some(key) = key {
+            *label = Some(key.into());
+        }
+        if !value.is_empty()
+            && let Some(key) = label.take()
+            && legend.len() < DEVICE_LIMIT
+        {
+            legend.entry(key).or_insert_with(|| excerpt(value));
+        }
+    }
+}
+
+fn is_nic(word: &str) -> bool {
+    word.strip_prefix("NIC")
+        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// A table whose header was lost: rows of path classes, as many as their cells.
+fn headless(lines: &[&str]) -> Option<Table> {
+    let is_row = |line: &&&str| {
+        let words = words(line);
+        let name = words.first().copied().unwrap_or_default();
+        let named = gpu_index(name).is_some()
+            || words::device_names(name).is_some_and(|(n, _)| n.len() == 1);
+        named && words.get(1).is_some_and(|word| words::cells(word).is_some())
+    };
+    let first = lines.iter().position(|line| is_row(&line))?;
+    let rows: Vec<Vec<&str>> = lines[first..]
+        .iter()
+        .take_while(is_row)
+        .take(DEVICE_LIMIT + 1)
+        .map(|line| words(line))
+        .collect();
+    let most = table::split(rows.first()?.get(1..)?, DEVICE_LIMIT);
+    if gpu_index(rows[0][0]).is_none() || most.cells.len() != rows.len() {
+        return None;
+    }
+    // Which columns followed can be told by their number: every driver prints them in one order.
+    let all = [Column::Cpus, Column::Numa, Column::GpuNuma];
+    let columns = all.into_iter().take(most.tail.len()).collect();
+    let devices = rows.iter().map(|words| String::from(words[0])).collect();
+    let mut table = Table::new(first + 1, Header { devices, columns });
+    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or(0);
+    for (line, words) in (first + 1..).zip(&rows) {
+        table.take(line, words, line == last + 1);
+    }
+    table.close();
+    table.cross_check();
+    let error = "no header: the columns are taken to be in the order of the rows";
+    table.faults.push((first + 1, error.into()));
+    Some(table)
+}
+
+fn assemble(table: &Table, legend: &BTreeMap<String, String>) -> Snapshot {
+    let mut snapshot = Snapshot::new(Source::TopoMatrix);
+    let size = table.size();
+    let mut nodes = BTreeMap::new();
+    for (place, name) in table.header.devices.iter().enumerate() {
+        let row = table.rows.get(&place);
+        let numa_node = row.and_then(|row| row.numa_node);
+        if let Some(id) = numa_node {
+            // The affinity is what the process may use there, not all CPUs of the node.
+            nodes.insert(
+                id,
+                NumaNode {
+                    id,
+                    cpus: None,
+                    memory_bytes: None,
+                    distances: BTreeMap::new(),
+                    cpu: CpuModel::default(),
+                },
+            );
+        }
+        match gpu_index(name) {
+            Some(index) => snapshot.gpus.push(Gpu {
+                index: GpuIndex(index),
+                bus_id: None,
+                uuid: None,
+                name: None,
+                compute_capability: None,
+                memory_bytes: None,
+                numa_node,
+                cpus: row.and_then(|row| row.cpus.clone()),
+                links: Vec::new(),
+                inactive_links: None,
+                c2c: None,
+                gdr: None,
+                mig: None,
+            }),
+            None => snapshot.nics.push(Nic {
+                name: legend.get(name).cloned().unwrap_or_else(|| excerpt(name)),
+                bus_id: None,
+                numa_node,
+                port: None,
+                mbit: None,
+                link_layer: None,
+                up: None,
+                gdr: None,
+                rail: None,
+                role: NicRole::Unknown,
+            }),
+        }
+    }
+    snapshot.gpus.sort_by_key(|gpu| gpu.index);
+    snapshot.numa_nodes = nodes.into_values().collect();
+    let cells = |place| table.rows.get(&place).map(|row| row.cells.clone());
+    snapshot.matrix = Some(Matrix {
+        devices: table.header.devices.clone(),
+        cells: (0..size)
+            .map(|place| cells(place).unwrap_or_else(|| alloc::vec![None; size]))
+            .collect(),
+    });
+    let mut faults = table.faults.clone();
+    faults.sort_by_key(|(line, _)| *line);
+    snapshot.faults = faults.into_iter().map(|(line, error)| fault(READER, line, error)).collect();
+    if table.rows.len() < size {
+        let error = format!("rows missing: {}", table.missing());
+        snapshot.faults.push(fault(READER, table.line, error));
+    }
+    snapshot
+}
