@@ -5,6 +5,7 @@
 extern crate alloc;
 
 pub mod bound;
+pub mod check;
 pub mod concurrent_flow;
 pub mod flow_graph;
 pub mod max_flow;

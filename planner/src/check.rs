@@ -1,0 +1,190 @@
+//! The independent checker: says what a plan really does, by code that did not make it.
+//!
+//! ```text
+//!   structure     ranks are GPUs, rings are rings, trees span, every hop follows links that exist
+//!   semantics     symbolic execution: what arrives where, how often
+//!   loads         bytes per physical link, hence the bandwidth
+//!   claims        what the plan says of itself against what was counted
+//!   brute_force   bounds again, by all cuts, for small topologies
+//! ```
+//!
+//! Nothing here uses the planner's search or its graph; all arithmetic is exact. A plan may come from a
+//! file, so nothing about it is taken for granted: a wrong one is a list of [`Violation`]s, never a panic.
+
+mod brute_force;
+mod claims;
+mod exact;
+mod loads;
+mod semantics;
+mod structure;
+mod violation;
+
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use topology::plan::{Plan, PlanRank};
+use topology::{Channel, Collective, Topology, VertexId};
+
+pub use brute_force::{ProvedBound, bounds, brute_force_bound};
+pub use claims::MOST_CHANNELS;
+pub use loads::{Counted, channel_gbps};
+pub use violation::{Claim, Place, Violation, ViolationKind};
+
+use loads::Loaded;
+use structure::HopLoad;
+
+/// What a correct plan reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckReport {
+    /// By the plan's own channels.
+    pub collectives: BTreeMap<Collective, Counted>,
+    /// By each of [`Plan::alternatives`].
+    pub alternatives: Vec<BTreeMap<Collective, Counted>>,
+    /// Claims that no channels of the plan are behind, so that nothing could be counted.
+    pub unchecked: Vec<(Collective, Claim)>,
+}
+
+/// Checks everything about `plan` but the truth of its bounds, which [`bounds`] proves where it can.
+///
+/// # Errors
+/// All violations found, in the order of the plan. Semantics, loads and claims are judged only where the
+/// structure is right.
+pub fn plan(topology: &Topology, plan: &Plan) -> Result<CheckReport, Vec<Violation>> {
+    let mut found = Vec::new();
+    structure::topology_ref(topology, &plan.topology, &mut found);
+    let Some(vertices) = structure::ranks(topology, &plan.ranks, &mut found) else {
+        return Err(found);
+    };
+    let own = Set::new(topology, &vertices, &plan.channels, Place::default(), &mut found);
+    let alternatives: Vec<_> = (0..)
+        .zip(&plan.alternatives)
+        .map(|(number, set)| {
+            let at = Place { alternative: Some(number), ..Place::default() };
+            Set::new(topology, &vertices, &set.channels, at, &mut found)
+        })
+        .collect();
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let listed = plan.channels.iter().flat_map(|channel| &channel.collectives);
+    let collectives = own.count(listed.copied().collect(), &mut found);
+    let alternatives: Vec<_> = alternatives
+        .iter()
+        .zip(&plan.alternatives)
+        .map(|(channels, set)| {
+            let listed = set.channels.iter().flat_map(|channel| &channel.collectives);
+            channels.count(listed.chain(&set.collectives).copied().collect(), &mut found)
+        })
+        .collect();
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let mut report = CheckReport { collectives, alternatives, unchecked: Vec::new() };
+    claims::check(plan, &mut report, &mut found);
+    if found.is_empty() { Ok(report) } else { Err(found) }
+}
+
+/// Counts what those of `channels` that carry `collective` reach, after checking their structure and semantics.
+/// This is how a plan under construction learns what to say of itself. The channels' `index` and `gbps` are not looked at.
+///
+/// # Errors
+/// All violations found.
+pub fn count(
+    topology: &Topology,
+    ranks: &[PlanRank],
+    channels: &[Channel],
+    collective: Collective,
+) -> Result<Counted, Vec<Violation>> {
+    let mut found = Vec::new();
+    let Some(vertices) = structure::ranks(topology, ranks, &mut found) else {
+        return Err(found);
+    };
+    let set = Set::new(topology, &vertices, channels, Place::default(), &mut found);
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let counted = set.count(BTreeSet::from([collective]), &mut found).remove(&collective);
+    counted.filter(|_| found.is_empty()).ok_or(found)
+}
+
+/// One list of channels with the loads of their hops.
+struct Set<'a> {
+    topology: &'a Topology,
+    ranks: usize,
+    at: Place,
+    channels: &'a [Channel],
+    hops: Vec<Vec<HopLoad>>,
+}
+
+impl<'a> Set<'a> {
+    /// Checks the structure of each channel.
+    fn new(
+        topology: &'a Topology,
+        vertices: &[VertexId],
+        channels: &'a [Channel],
+        at: Place,
+        found: &mut Vec<Violation>,
+    ) -> Self {
+        let mut hops = Vec::with_capacity(channels.len());
+        for (place, channel) in channels.iter().enumerate() {
+            let at = Place { channel: Some(place), ..at };
+            let before = found.len();
+            structure::channel(channel, vertices.len(), at, found);
+            // Hops between ranks that are not there have no ends to start from.
+            hops.push(if found.len() == before {
+                structure::hops(topology, vertices, channel, at, found)
+            } else {
+                Vec::new()
+            });
+        }
+        Self { topology, ranks: vertices.len(), at, channels, hops }
+    }
+
+    /// Executes and counts each of `collectives`.
+    fn count(
+        &self,
+        collectives: BTreeSet<Collective>,
+        found: &mut Vec<Violation>,
+    ) -> BTreeMap<Collective, Counted> {
+        let mut counts = BTreeMap::new();
+        for collective in collectives {
+            let before = found.len();
+            let placed = self.channels.iter().enumerate().filter_map(|(place, channel)| {
+                let carries = channel.collectives.contains(&collective);
+                carries.then_some((Place { channel: Some(place), ..self.at }, channel))
+            });
+            if placed.clone().next().is_none() {
+                found.push(self.at.collective(collective).violation(ViolationKind::NoChannels));
+                continue;
+            }
+            for (at, channel) in placed.clone() {
+                semantics::channel(channel, collective, self.ranks, at, found);
+            }
+            semantics::together(placed, collective, self.ranks, self.at, found);
+            if found.len() > before {
+                continue;
+            }
+            let loaded: Vec<Loaded<'_>> = self
+                .channels
+                .iter()
+                .zip(&self.hops)
+                .filter(|(channel, _)| channel.collectives.contains(&collective))
+                .map(|(channel, hops)| (channel, &hops[..]))
+                .collect();
+            match loads::count(self.topology, &loaded, collective, self.ranks) {
+                Some(counted) => {
+                    counts.insert(collective, counted);
+                }
+                None => {
+                    found.push(self.at.collective(collective).violation(ViolationKind::Overflow));
+                }
+            }
+        }
+        counts
+    }
+}

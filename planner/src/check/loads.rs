@@ -1,0 +1,237 @@
+//! Loads: what each directed link carries, hence how long one unit of data takes.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use num_integer::Integer;
+use topology::plan::{ChannelEdge, Pattern};
+use topology::{Channel, Collective, Fraction, LinkId, Rank, Topology};
+
+use super::exact;
+use super::structure::HopLoad;
+
+/// What the channels of one collective reach, counted link by link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Total data per second, GB/s, at infinite size; zero where nothing crosses any link (one rank, barrier).
+    pub algbw_gbps: Fraction,
+    /// Bytes over each link per byte of the collective's total data; by link, without those that carry nothing.
+    /// Where the root or the pair is open, those of the slowest choice.
+    pub loads: Vec<(LinkId, Fraction)>,
+    /// The links that decide the bandwidth; by link.
+    pub limiting: Vec<LinkId>,
+    /// Longest chain of hops one way: N-1 for a ring of N, the height of a tree, 1 for pairs.
+    pub height: u32,
+    /// Rings and sets of pairs, plus the largest number of trees that share a root.
+    pub channels: u32,
+}
+
+/// What is left open by a plan and decided by the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    /// Nothing.
+    Fixed,
+    /// The root, where only rings carry the collective.
+    Root(Rank),
+    /// Who sends to whom.
+    Pair(Rank, Rank),
+}
+
+/// A channel with what each of its hops, as [`Channel::all_edges`] lists them, puts on links.
+pub(super) type Loaded<'a> = (&'a Channel, &'a [HopLoad]);
+
+/// Counts `channels`, all of which carry `collective`; `None` where fractions do not fit.
+pub(super) fn count(
+    topology: &Topology,
+    channels: &[Loaded<'_>],
+    collective: Collective,
+    ranks: usize,
+) -> Option<Counted> {
+    let mut worst: Option<(Fraction, BTreeMap<LinkId, Fraction>)> = None;
+    for case in cases(channels, collective, ranks) {
+        let loads = loads(channels, collective, ranks, case)?;
+        let mut time = Fraction::ZERO;
+        for (link, load) in &loads {
+            time = time.max(link_time(topology, *link, *load)?);
+        }
+        if worst.as_ref().is_none_or(|(slowest, _)| time > *slowest) {
+            worst = Some((time, loads));
+        }
+    }
+    let (time, loads) = worst.unwrap_or((Fraction::ZERO, BTreeMap::new()));
+    let mut limiting = Vec::new();
+    for (link, load) in &loads {
+        if link_time(topology, *link, *load)? == time {
+            limiting.push(*link);
+        }
+    }
+    let algbw_gbps =
+        if time.is_zero() { Fraction::ZERO } else { Fraction::ONE.checked_div(time)? };
+    Some(Counted {
+        algbw_gbps,
+        loads: loads.into_iter().collect(),
+        limiting,
+        height: channels
+            .iter()
+            .map(|(channel, _)| height(channel, ranks))
+            .max()
+            .unwrap_or_default(),
+        channels: channel_count(channels.iter().map(|(channel, _)| *channel)),
+    })
+}
+
+/// Seconds per GB of the collective's data that `link` is busy.
+fn link_time(topology: &Topology, link: LinkId, load: Fraction) -> Option<Fraction> {
+    let gbps = Fraction::of(topology.link(link).bandwidth.kbps(), 1_000_000);
+    load.checked_div(gbps)
+}
+
+fn cases(channels: &[Loaded<'_>], collective: Collective, ranks: usize) -> Vec<Case> {
+    let roots = || (0..).map(Rank).take(ranks);
+    let has_root = channels.iter().any(|(channel, _)| channel.root.is_some());
+    match collective {
+        Collective::Broadcast | Collective::Reduce if !has_root => {
+            roots().map(Case::Root).collect()
+        }
+        Collective::Broadcast | Collective::Reduce => channels
+            .iter()
+            .find_map(|(channel, _)| channel.root)
+            .map(Case::Root)
+            .into_iter()
+            .collect(),
+        Collective::SendRecv => {
+            let edges = channels.iter().flat_map(|(channel, _)| &channel.edges);
+            let pairs: BTreeSet<_> = edges.map(|edge| (edge.from, edge.to)).collect();
+            pairs.into_iter().map(|(from, to)| Case::Pair(from, to)).collect()
+        }
+        // A barrier moves no data.
+        Collective::Barrier => Vec::new(),
+        _ => vec![Case::Fixed],
+    }
+}
+
+/// Sums per link, over one common denominator: with many trees that is much faster than adding fractions.
+fn loads(
+    channels: &[Loaded<'_>],
+    collective: Collective,
+    ranks: usize,
+    case: Case,
+) -> Option<BTreeMap<LinkId, Fraction>> {
+    let mut parts = Vec::new();
+    let mut common: i128 = 1;
+    for (channel, hops) in channels {
+        for (place, (edge, hop)) in channel.all_edges().zip(*hops).enumerate() {
+            let up = place < channel.reduce_edges.len();
+            let factor = factor(channel, collective, (edge, up), ranks, case);
+            if factor.is_zero() {
+                continue;
+            }
+            let data = channel.share.checked_mul(factor)?;
+            for (link, part) in hop {
+                let load = data.checked_mul(*part)?;
+                if common % load.denominator() != 0 {
+                    let missing = load.denominator() / common.gcd(&load.denominator());
+                    common = common.checked_mul(missing)?;
+                }
+                parts.push((*link, load));
+            }
+        }
+    }
+    let mut sums = BTreeMap::<LinkId, i128>::new();
+    for (link, load) in parts {
+        let scaled = load.numerator().checked_mul(common / load.denominator())?;
+        let sum = sums.entry(link).or_default();
+        *sum = sum.checked_add(scaled)?;
+    }
+    sums.into_iter().map(|(link, sum)| Some((link, Fraction::new(sum, common)?))).collect()
+}
+
+/// How much of the channel's share crosses one of its hops; `up` is whether the hop is on the way up.
+fn factor(
+    channel: &Channel,
+    collective: Collective,
+    (edge, up): (&ChannelEdge, bool),
+    ranks: usize,
+    case: Case,
+) -> Fraction {
+    let shard = Fraction::ONE / exact::integer(ranks);
+    // A way up is all-reduce's alone: all-gather and broadcast over the same channel use the way down.
+    if up && collective != Collective::AllReduce {
+        return Fraction::ZERO;
+    }
+    match (channel.pattern, collective) {
+        (Pattern::Ring, Collective::AllReduce) => exact::integer(2 * (ranks - 1)) * shard,
+        (Pattern::Ring, Collective::AllGather | Collective::ReduceScatter) => {
+            exact::integer(ranks - 1) * shard
+        }
+        // The hop that would bring the root its own data back does not happen.
+        (Pattern::Ring, Collective::Broadcast) if case == Case::Root(edge.to) => Fraction::ZERO,
+        (Pattern::Ring, Collective::Reduce) if case == Case::Root(edge.from) => Fraction::ZERO,
+        (Pattern::Ring | Pattern::Tree, _) => Fraction::ONE,
+        (Pattern::Pairs, Collective::AllReduce) if channel.reduce_edges.is_empty() => Fraction::ONE,
+        (Pattern::Pairs, Collective::Broadcast | Collective::Reduce) => Fraction::ONE,
+        (Pattern::Pairs, Collective::SendRecv) => {
+            if case == Case::Pair(edge.from, edge.to) {
+                Fraction::ONE
+            } else {
+                Fraction::ZERO
+            }
+        }
+        (Pattern::Pairs, _) => shard,
+    }
+}
+
+/// GB/s that `channel` carries when `collective` runs at `algbw_gbps`: on each hop of a ring (where broadcast
+/// and reduce put the whole share on each, the others as much as their data crosses), of its data otherwise.
+///
+/// `None` where the fractions do not fit.
+#[must_use]
+pub fn channel_gbps(
+    channel: &Channel,
+    collective: Collective,
+    algbw_gbps: Fraction,
+    ranks: usize,
+) -> Option<Fraction> {
+    let passes = match (channel.pattern, collective) {
+        (Pattern::Ring, Collective::AllReduce) => 2,
+        (Pattern::Ring, Collective::AllGather | Collective::ReduceScatter) => 1,
+        _ => return channel.share.checked_mul(algbw_gbps),
+    };
+    let crossing = Fraction::new(
+        i128::try_from(passes * ranks.checked_sub(1)?).ok()?,
+        i128::try_from(ranks).ok()?,
+    )?;
+    exact::product([channel.share, algbw_gbps, crossing])
+}
+
+fn height(channel: &Channel, ranks: usize) -> u32 {
+    match channel.pattern {
+        Pattern::Ring => u32::try_from(ranks - 1).unwrap_or(u32::MAX),
+        Pattern::Pairs => 1,
+        Pattern::Tree => {
+            let way = |edges: &[ChannelEdge]| {
+                // Hops are listed in an order they can be executed in, whichever way they run.
+                let mut chain = vec![0_u32; ranks];
+                for edge in edges {
+                    let (from, to) = (edge.from.index(), edge.to.index());
+                    chain[to] = chain[to].max(chain[from] + 1);
+                }
+                chain.into_iter().max().unwrap_or_default()
+            };
+            way(&channel.reduce_edges).max(way(&channel.edges))
+        }
+    }
+}
+
+fn channel_count<'a>(channels: impl Iterator<Item = &'a Channel>) -> u32 {
+    let mut trees = BTreeMap::<Option<Rank>, u32>::new();
+    let mut others = 0;
+    for channel in channels {
+        match channel.pattern {
+            Pattern::Tree => *trees.entry(channel.root).or_default() += 1,
+            Pattern::Ring | Pattern::Pairs => others += 1,
+        }
+    }
+    others + trees.into_values().max().unwrap_or_default()
+}

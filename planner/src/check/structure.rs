@@ -1,0 +1,374 @@
+//! Form: ranks are GPUs of the topology, channels have the shape of their pattern, hops follow links that exist.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use topology::plan::{ChannelEdge, EdgePath, Pattern, PlanRank};
+use topology::{
+    Channel, Collective, Fraction, LinkId, Rank, Topology, VertexId, VertexKind, plan::TopologyRef,
+};
+
+use super::exact;
+use super::violation::{Place, Violation, ViolationKind};
+
+/// What a hop puts on a link, as part of the hop's data. A link may occur several times.
+pub(super) type HopLoad = Vec<(LinkId, Fraction)>;
+
+/// Which way a tree's hops run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the root.
+    Down,
+    /// Towards the root.
+    Up,
+}
+
+/// The plan names this topology.
+pub(super) fn topology_ref(topology: &Topology, plan: &TopologyRef, found: &mut Vec<Violation>) {
+    let at = Place::default();
+    if plan.fingerprint != topology.fingerprint() {
+        found.push(at.violation(ViolationKind::Fingerprint {
+            plan: plan.fingerprint.clone(),
+            topology: topology.fingerprint().into(),
+        }));
+    }
+    if plan.rates != topology.rates() {
+        found.push(
+            at.violation(ViolationKind::Rates { plan: plan.rates, topology: topology.rates() }),
+        );
+    }
+}
+
+/// The vertex of each rank; `None` where one has none, which is then reported.
+pub(super) fn ranks(
+    topology: &Topology,
+    ranks: &[PlanRank],
+    found: &mut Vec<Violation>,
+) -> Option<Vec<VertexId>> {
+    let before = found.len();
+    let mut report = |kind| found.push(Place::default().violation(kind));
+    if ranks.is_empty() {
+        report(ViolationKind::NoRanks);
+    }
+    let by_gpu: BTreeMap<_, _> = topology
+        .gpus()
+        .iter()
+        .filter_map(|id| match topology.vertex(*id).kind {
+            VertexKind::Gpu { index } => Some(((topology.vertex(*id).host, index), *id)),
+            _ => None,
+        })
+        .collect();
+    let mut taken = BTreeMap::new();
+    let mut vertices = Vec::with_capacity(ranks.len());
+    for (place, rank) in ranks.iter().enumerate() {
+        if rank.rank.index() != place {
+            report(ViolationKind::RankPlace { rank: rank.rank, place });
+        }
+        let Some(id) = by_gpu.get(&(Some(rank.host), rank.gpu)).copied() else {
+            report(ViolationKind::UnknownGpu { rank: rank.rank, host: rank.host, gpu: rank.gpu });
+            continue;
+        };
+        if let Some(first) = taken.insert(id, rank.rank) {
+            report(ViolationKind::SameGpu { first, second: rank.rank });
+        }
+        let known = topology.vertex(id).bus_id;
+        if rank.bus_id != known {
+            report(ViolationKind::BusId { rank: rank.rank, plan: rank.bus_id, topology: known });
+        }
+        let facts = topology.hosts().get(rank.host.index());
+        let gpu = facts.and_then(|host| host.gpus.iter().find(|gpu| gpu.index == rank.gpu));
+        if let (Some(plan), Some(known)) = (&rank.uuid, gpu.and_then(|gpu| gpu.uuid.as_ref()))
+            && plan != known
+        {
+            report(ViolationKind::Uuid {
+                rank: rank.rank,
+                plan: plan.clone(),
+                topology: known.clone(),
+            });
+        }
+        vertices.push(id);
+    }
+    (found.len() == before).then_some(vertices)
+}
+
+/// The shape of one channel, whatever it carries.
+pub(super) fn channel(channel: &Channel, count: usize, at: Place, found: &mut Vec<Violation>) {
+    let before = found.len();
+    if channel.collectives.is_empty() {
+        found.push(at.violation(ViolationKind::NoCollective));
+    }
+    for (place, collective) in channel.collectives.iter().enumerate() {
+        if channel.collectives[..place].contains(collective) {
+            found.push(at.collective(*collective).violation(ViolationKind::CollectiveTwice));
+        }
+    }
+    if channel.share <= Fraction::ZERO {
+        found.push(at.violation(ViolationKind::Share { share: channel.share }));
+    }
+    let named = channel.ranks.iter().chain(&channel.root);
+    let on_edges = channel.all_edges().flat_map(|edge| [&edge.from, &edge.to]);
+    let unknown: BTreeSet<Rank> =
+        named.chain(on_edges).filter(|rank| rank.index() >= count).copied().collect();
+    for rank in unknown {
+        found.push(at.violation(ViolationKind::UnknownRank { rank }));
+    }
+    for edge in channel.all_edges().filter(|edge| edge.from == edge.to) {
+        found.push(at.edge(edge.from, edge.to).violation(ViolationKind::SelfEdge));
+    }
+    if found.len() > before {
+        return;
+    }
+    match channel.pattern {
+        Pattern::Ring => ring(channel, count, at, found),
+        Pattern::Tree => {
+            for (_, at, edges, direction) in tree_parts(channel, at) {
+                tree(channel.root, edges, direction, count, at, found);
+            }
+            if !channel.ranks.is_empty() {
+                found.push(at.violation(superfluous(Pattern::Tree, "ring order")));
+            }
+            if !channel.reduce_edges.is_empty()
+                && !channel.collectives.contains(&Collective::AllReduce)
+            {
+                found.push(at.violation(superfluous(Pattern::Tree, "way up without all-reduce")));
+            }
+        }
+        Pattern::Pairs => {
+            if !channel.ranks.is_empty() {
+                found.push(at.violation(superfluous(Pattern::Pairs, "ring order")));
+            }
+        }
+    }
+}
+
+/// The lists of hops of a tree with the way each must run, once per way: what the tree's collectives make of them.
+fn tree_parts(
+    channel: &Channel,
+    at: Place,
+) -> impl Iterator<Item = (Collective, Place, &[ChannelEdge], Direction)> {
+    let mut seen = Vec::new();
+    channel
+        .collectives
+        .iter()
+        .flat_map(move |collective| {
+            ways(channel, *collective)
+                .into_iter()
+                .map(move |(edges, way)| (*collective, at.collective(*collective), edges, way))
+        })
+        .filter(move |(_, _, edges, way)| {
+            let key = (edges.as_ptr(), *way);
+            let first = !seen.contains(&key);
+            seen.push(key);
+            first
+        })
+}
+
+/// The lists of a tree's hops that `collective` runs over, in the order it does.
+pub(super) fn ways(channel: &Channel, collective: Collective) -> Vec<(&[ChannelEdge], Direction)> {
+    match collective {
+        Collective::AllReduce | Collective::Barrier => {
+            vec![(&channel.reduce_edges, Direction::Up), (&channel.edges, Direction::Down)]
+        }
+        Collective::ReduceScatter | Collective::Reduce => vec![(&channel.edges, Direction::Up)],
+        Collective::AllGather | Collective::Broadcast => vec![(&channel.edges, Direction::Down)],
+        // No tree carries these; `semantics` says so.
+        Collective::AllToAll | Collective::Gather | Collective::Scatter | Collective::SendRecv => {
+            Vec::new()
+        }
+    }
+}
+
+fn superfluous(pattern: Pattern, field: &'static str) -> ViolationKind {
+    ViolationKind::Superfluous { pattern, field }
+}
+
+/// One edge per hop in ring order, over all ranks.
+fn ring(channel: &Channel, count: usize, at: Place, found: &mut Vec<Violation>) {
+    if channel.root.is_some() {
+        found.push(at.violation(superfluous(Pattern::Ring, "root")));
+    }
+    if !channel.reduce_edges.is_empty() {
+        found.push(at.violation(superfluous(Pattern::Ring, "way up")));
+    }
+    let mut visits = vec![0_usize; count];
+    for rank in &channel.ranks {
+        visits[rank.index()] += 1;
+    }
+    if let Some((rank, times)) = (0..).map(Rank).zip(visits).find(|(_, times)| *times != 1) {
+        found.push(at.violation(ViolationKind::RingOrder { rank, times }));
+        return;
+    }
+    // One rank alone has nobody to send to.
+    let expected = if count == 1 { 0 } else { count };
+    if channel.edges.len() != expected {
+        found.push(at.violation(ViolationKind::EdgeCount {
+            pattern: Pattern::Ring,
+            found: channel.edges.len(),
+            expected,
+        }));
+    }
+    for (hop, edge) in channel.edges.iter().enumerate().take(expected) {
+        let expected = (channel.ranks[hop], channel.ranks[(hop + 1) % count]);
+        if (edge.from, edge.to) != expected {
+            let at = at.edge(edge.from, edge.to);
+            found.push(at.violation(ViolationKind::RingHop { hop, expected }));
+        }
+    }
+}
+
+/// A spanning tree whose hops are listed in an order they can be executed in.
+fn tree(
+    root: Option<Rank>,
+    edges: &[ChannelEdge],
+    direction: Direction,
+    count: usize,
+    at: Place,
+    found: &mut Vec<Violation>,
+) {
+    let Some(root) = root else {
+        found.push(at.violation(ViolationKind::NoRoot));
+        return;
+    };
+    if edges.len() + 1 != count {
+        found.push(at.violation(ViolationKind::EdgeCount {
+            pattern: Pattern::Tree,
+            found: edges.len(),
+            expected: count - 1,
+        }));
+    }
+    // Down: who has the data. Up: who has passed its sum on.
+    let mut done = vec![false; count];
+    if direction == Direction::Down {
+        done[root.index()] = true;
+    }
+    for edge in edges {
+        let at = at.edge(edge.from, edge.to);
+        let (from, to) = (edge.from.index(), edge.to.index());
+        match direction {
+            Direction::Down => {
+                if !done[from] {
+                    found.push(
+                        at.violation(ViolationKind::SendsBeforeReceiving { rank: edge.from }),
+                    );
+                }
+                if done[to] {
+                    found.push(at.violation(ViolationKind::ReachedTwice { rank: edge.to }));
+                }
+                done[to] = true;
+            }
+            Direction::Up => {
+                if done[from] || edge.from == root {
+                    found.push(at.violation(ViolationKind::SendsTwice { rank: edge.from }));
+                }
+                if done[to] {
+                    found.push(at.violation(ViolationKind::ReceivesAfterSending { rank: edge.to }));
+                }
+                done[from] = true;
+            }
+        }
+    }
+    for (rank, done) in (0..).map(Rank).zip(done) {
+        if !done && (direction == Direction::Down || rank != root) {
+            found.push(at.violation(ViolationKind::NotSpanned { rank }));
+        }
+    }
+}
+
+/// The loads of each hop of a channel, the way up first, as [`Channel::all_edges`] lists them.
+pub(super) fn hops(
+    topology: &Topology,
+    vertices: &[VertexId],
+    channel: &Channel,
+    at: Place,
+    found: &mut Vec<Violation>,
+) -> Vec<HopLoad> {
+    let mut loads = Vec::new();
+    let mut nics = BTreeSet::new();
+    for edge in channel.all_edges() {
+        let at = at.edge(edge.from, edge.to);
+        let ends = (vertices[edge.from.index()], vertices[edge.to.index()]);
+        let mut load = HopLoad::new();
+        if edge.paths.is_empty() {
+            found.push(at.violation(ViolationKind::NoPath));
+        }
+        for path in edge.paths.iter().filter(|path| path.share <= Fraction::ZERO) {
+            found.push(at.violation(ViolationKind::Share { share: path.share }));
+        }
+        match exact::sum(edge.paths.iter().map(|path| path.share)) {
+            Some(sum) if sum == Fraction::ONE => {}
+            Some(sum) => found.push(at.violation(ViolationKind::PathShares { sum })),
+            None => found.push(at.violation(ViolationKind::Overflow)),
+        }
+        for path in &edge.paths {
+            // Ranks that take part may forward for a pair; a tree or ring has a hop for each rank it passes.
+            let relays = if channel.pattern == Pattern::Pairs { vertices } else { &[] };
+            match walk(topology, ends, path, relays) {
+                Ok(way) => {
+                    for id in way.crossed {
+                        if matches!(topology.vertex(id).kind, VertexKind::Nic { .. }) {
+                            nics.insert(topology.vertex(id).name.clone());
+                        }
+                    }
+                    load.extend(way.load);
+                }
+                Err(kind) => found.push(at.violation(kind)),
+            }
+        }
+        loads.push(load);
+    }
+    let listed: BTreeSet<String> = channel.nics.iter().cloned().collect();
+    for name in listed.symmetric_difference(&nics) {
+        let kind = ViolationKind::Nics { name: name.clone(), listed: listed.contains(name) };
+        found.push(at.violation(kind));
+    }
+    loads
+}
+
+struct Way {
+    crossed: Vec<VertexId>,
+    load: HopLoad,
+}
+
+/// Follows one path link by link.
+fn walk(
+    topology: &Topology,
+    (from, to): (VertexId, VertexId),
+    path: &EdgePath,
+    relays: &[VertexId],
+) -> Result<Way, ViolationKind> {
+    let name = |id| topology.vertex(id).name.clone();
+    let mut way = Way { crossed: Vec::new(), load: Vec::new() };
+    for crossed in &path.via {
+        let id = topology
+            .find(crossed)
+            .ok_or_else(|| ViolationKind::UnknownVertex { name: crossed.to_string() })?;
+        if id == from || id == to || way.crossed.contains(&id) {
+            return Err(ViolationKind::Loop { name: name(id) });
+        }
+        if matches!(topology.vertex(id).kind, VertexKind::Gpu { .. }) && !relays.contains(&id) {
+            return Err(ViolationKind::CrossesGpu { name: name(id) });
+        }
+        way.crossed.push(id);
+    }
+    let mut here = from;
+    for next in way.crossed.iter().copied().chain([to]) {
+        let links = topology.links_between(here, next);
+        if links.is_empty() {
+            return Err(ViolationKind::NoLink { from: name(here), to: name(next) });
+        }
+        // A path names vertices, so parallel links share it as a bundle does: in proportion to their rates.
+        let rate = |link: &LinkId| i128::from(topology.link(*link).bandwidth.kbps());
+        let total: i128 = links.iter().map(rate).sum();
+        for link in links.iter().filter(|link| rate(link) > 0) {
+            let part = Fraction::new(rate(link), total).and_then(|p| p.checked_mul(path.share));
+            way.load.push((*link, part.ok_or(ViolationKind::Overflow)?));
+        }
+        if total == 0 {
+            return Err(ViolationKind::DeadLink { from: name(here), to: name(next) });
+        }
+        here = next;
+    }
+    Ok(way)
+}
