@@ -1,0 +1,157 @@
+//! Reads the facts of a host: no judgement, and never a failure.
+//!
+//! ```text
+//!   ROOT/sys, ROOT/proc                        NVML library
+//!    │ cpu      │ pci      │ nic                │ nvml          four threads, a time limit each
+//!    └──────────┴──────────┴───── assemble ─────┘               pure: joins what came, sorts
+//!                                   │
+//!                               Snapshot                        facts, and a Fault for each one missing
+//! ```
+//!
+//! Everything is read below a *root directory* and through a chosen *NVML library*, so a recorded machine and a
+//! test double take the path a live host takes. A probe that does not answer in time costs only the facts it
+//! had not yet told: the others do not wait for it, and a [`Fault`](topology::Fault) names the call it hangs in.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use topology::{Snapshot, Source};
+
+mod apart;
+mod assemble;
+mod cpu;
+mod gpu;
+mod kind;
+mod locality;
+mod nic;
+mod nvml;
+mod pci;
+mod role;
+mod root;
+#[cfg(test)]
+mod tests;
+
+use apart::Apart;
+use root::Root;
+
+/// What to probe, and how long to wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeConfig {
+    /// The directory that holds `sys` and `proc`: `/` for the running host, or a recorded tree.
+    pub root: PathBuf,
+    /// Where the facts of NVIDIA GPUs come from.
+    pub nvml: NvmlChoice,
+    /// How long each probe may take.
+    pub limits: TimeLimits,
+}
+
+/// Which NVML to ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NvmlChoice {
+    /// None: GPUs are drawn from PCI alone.
+    Off,
+    /// The driver's, as the dynamic linker finds it.
+    #[default]
+    Default,
+    /// The library at this path.
+    Library(PathBuf),
+}
+
+/// How long a probe may take before it is left behind. All probes start at once, so a whole probe takes no
+/// longer than the longest of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeLimits {
+    /// For each probe of files.
+    pub files: Duration,
+    /// For NVML. Without persistence mode the driver initialises every GPU on the first call, some seconds each;
+    /// a single call on a host with a loose NVLink bridge has been seen to take 112 s (NVIDIA/nccl#557).
+    pub nvml: Duration,
+}
+
+impl Default for TimeLimits {
+    fn default() -> Self {
+        Self { files: Duration::from_secs(10), nvml: Duration::from_secs(30) }
+    }
+}
+
+impl ProbeConfig {
+    /// The running host with its own driver.
+    #[must_use]
+    pub fn live() -> Self {
+        Self { root: "/".into(), nvml: NvmlChoice::Default, limits: TimeLimits::default() }
+    }
+
+    /// A recorded tree, without NVML: this host's GPUs are not the recorded ones.
+    #[must_use]
+    pub fn recorded(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), nvml: NvmlChoice::Off, limits: TimeLimits::default() }
+    }
+}
+
+impl Default for ProbeConfig {
+    fn default() -> Self {
+        Self::live()
+    }
+}
+
+/// Reads the host. Whatever cannot be read is a fault in the snapshot.
+///
+/// Equal trees give equal snapshots in whatever order directories list: everything is sorted, and faults carry a
+/// time only where the host itself is probed.
+#[must_use]
+pub fn probe(config: &ProbeConfig) -> Snapshot {
+    let root = Root::new(&config.root);
+    let live = root.is_live();
+    let files =
+        |probe| Apart { probe, subject: config.root.clone(), limit: config.limits.files, live };
+
+    let cpu = files("cpu").start({
+        let root = root.clone();
+        move |report| cpu::read(&root, report)
+    });
+    let pci = files("pci").start({
+        let root = root.clone();
+        move |report| pci::read(&root, report)
+    });
+    let nic = files("nic").start(move |report| nic::read(&root, report));
+    let nvml = nvml::libraries(&config.nvml).map(|libraries| {
+        let subject = libraries.first().cloned().unwrap_or_default();
+        Apart { probe: nvml::PROBE, subject, limit: config.limits.nvml, live }
+            .start(move |report| nvml::read(&libraries, report))
+    });
+
+    let mut snapshot = Snapshot::new(Source::Live);
+    let faults = &mut snapshot.faults;
+    let parts = assemble::Parts {
+        cpu: cpu.collect(faults),
+        pci: pci.collect(faults),
+        nic: nic.collect(faults),
+        nvml: nvml.map(|running| running.collect(faults)),
+        clock: apart::Clock::new(live),
+    };
+    assemble::assemble(parts, &mut snapshot);
+    snapshot
+}
+
+/// The root of a recorded tree: `dir` itself, or the one directory in it that holds a `sys`, which is how
+/// archives of such trees are packed. `None` where there is none, or more than one.
+#[must_use]
+pub fn recorded_root(dir: &Path) -> Option<PathBuf> {
+    let holds_sys = |dir: &Path| dir.join("sys").is_dir();
+    if holds_sys(dir) {
+        return Some(dir.into());
+    }
+    let below = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut roots = below.filter(|path| holds_sys(path));
+    match (roots.next(), roots.next()) {
+        (Some(root), None) => Some(root),
+        _ => None,
+    }
+}
+
+/// Feeds the parsers of all files the probe reads; run by the tests and by fuzzing.
+pub fn fuzz_probe_files(text: &str) {
+    cpu::fuzz(text);
+    nic::fuzz(text);
+    pci::fuzz(text);
+}

@@ -1,0 +1,488 @@
+//! What only the NVIDIA driver knows: identity of GPUs, NVLinks, MIG, affinity.
+//!
+//! The library is found at run time, and its absence is ordinary. Errors keep three cases apart, as the first word of
+//! the fault: a device that is *denied* (by a cgroup, or by permissions), *lost* (off the bus, or waiting for a
+//! reset), or *absent*.
+
+use std::path::PathBuf;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::{
+    NVML_AFFINITY_SCOPE_NODE, NVML_NVLINK_MAX_LINKS, field_id,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU as TYPE_GPU,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_IBMNPU as TYPE_IBM_NPU,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH as TYPE_SWITCH,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0 as VERSION_1_0,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0 as VERSION_2_0,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_2 as VERSION_2_2,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_0 as VERSION_3_0,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_1 as VERSION_3_1,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0 as VERSION_4_0,
+    nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0 as VERSION_5_0,
+};
+use topology::snapshot::C2c;
+use topology::{Bandwidth, BusId, CpuList, GpuIndex};
+
+use super::NvmlChoice;
+use super::apart::Report;
+
+mod ffi;
+
+/// This probe's name in faults.
+pub(super) const PROBE: &str = "nvml";
+
+/// The driver's library: the name every installation has, then the one that comes with development files.
+const DEFAULT_LIBRARIES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+/// Most links a GPU may claim. Rubin has 36 and the binding's own constant is behind at 18, so the device is asked;
+/// this only keeps a nonsensical answer from being taken for a count.
+const MOST_LINKS: u64 = 256;
+
+/// Words of the CPU mask: 8,192 CPUs, the most a kernel for x86 is built for (NR_CPUS).
+const CPU_WORDS: usize = 128;
+
+/// Words of the node mask: 1,024 nodes, the most a kernel is built for (NODES_SHIFT, 10).
+const NODE_WORDS: usize = 16;
+
+/// A piece of this probe's facts.
+pub(super) enum NvmlPart {
+    /// There is no library, or no driver behind it.
+    Unavailable {
+        /// The library.
+        place: String,
+        /// Why.
+        error: String,
+    },
+    /// Version of the driver.
+    Driver(String),
+    /// A GPU.
+    Gpu(NvmlGpu),
+    /// The GPU of this index cannot be used; a fault says why.
+    Refused(GpuIndex),
+    /// Every GPU has been told.
+    Complete,
+}
+
+/// A GPU as NVML tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NvmlGpu {
+    pub(super) index: GpuIndex,
+    pub(super) bus_id: Option<BusId>,
+    pub(super) uuid: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) compute_capability: Option<u32>,
+    pub(super) memory_bytes: Option<u64>,
+    pub(super) mig: Option<bool>,
+    /// NUMA nodes whose memory is near.
+    pub(super) nodes: Vec<u32>,
+    pub(super) cpus: Option<CpuList>,
+    /// Active links.
+    pub(super) links: Vec<NvLink>,
+    /// Links that are there and not active; `None` where that could not be read.
+    pub(super) inactive_links: Option<u32>,
+    pub(super) c2c: Option<C2c>,
+}
+
+/// An active NVLink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NvLink {
+    pub(super) remote: Remote,
+    pub(super) remote_bus_id: Option<BusId>,
+    pub(super) rate: Option<Bandwidth>,
+}
+
+/// Kind of device at the other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Remote {
+    Gpu,
+    Switch,
+    Cpu,
+    Unknown,
+}
+
+/// The libraries to try, in order; none where NVML is off.
+pub(super) fn libraries(choice: &NvmlChoice) -> Option<Vec<PathBuf>> {
+    match choice {
+        NvmlChoice::Off => None,
+        NvmlChoice::Default => Some(DEFAULT_LIBRARIES.map(PathBuf::from).into()),
+        NvmlChoice::Library(path) => Some(vec![path.clone()]),
+    }
+}
+
+/// Tells every GPU that NVML lists.
+pub(super) fn read(libraries: &[PathBuf], report: &Report<NvmlPart>) {
+    let Some(nvml) = init(libraries, report) else { return };
+    if let Some(driver) = ask(report, "nvmlSystemGetDriverVersion()", || nvml.sys_driver_version())
+    {
+        report.part(NvmlPart::Driver(driver));
+    }
+    if let Some(count) = ask(report, "nvmlDeviceGetCount_v2()", || nvml.device_count()) {
+        for index in 0..count {
+            match gpu(&nvml, index, report) {
+                Some(gpu) => report.part(NvmlPart::Gpu(gpu)),
+                None => report.part(NvmlPart::Refused(GpuIndex(index))),
+            }
+        }
+        report.part(NvmlPart::Complete);
+    }
+    report.calling("nvmlShutdown()");
+    if !ffi::can_shut_down(&nvml) {
+        report.fault("nvmlShutdown()", "absent: the library has no such function");
+        std::mem::forget(nvml);
+    }
+}
+
+fn init(libraries: &[PathBuf], report: &Report<NvmlPart>) -> Option<Nvml> {
+    let mut unavailable = None;
+    for library in libraries {
+        let place = library.display().to_string();
+        report.calling(format!("nvmlInit_v2() of {place}"));
+        let error = match Nvml::builder().lib_path(library.as_os_str()).init() {
+            Ok(nvml) => return Some(nvml),
+            Err(error) => error,
+        };
+        match error {
+            // The first name is the one whose absence tells.
+            NvmlError::LibloadingError(_) => {
+                unavailable.get_or_insert((place, format!("absent: {}", chain(&error))));
+            }
+            NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
+                unavailable = Some((place, format!("absent: {error}")));
+                break;
+            }
+            error => {
+                report.fault(format!("nvmlInit_v2() of {place}"), words(&error));
+                return None;
+            }
+        }
+    }
+    let (place, error) = unavailable?;
+    report.part(NvmlPart::Unavailable { place, error });
+    None
+}
+
+/// An error with its causes: the loader's own words are in the last.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The error in the words of a fault.
+fn words(error: &NvmlError) -> String {
+    let kind = match error {
+        // Under cgroups NVML says one or the other, by version.
+        NvmlError::NoPermission | NvmlError::OperatingSystem => "denied",
+        NvmlError::GpuLost | NvmlError::ResetRequired => "lost",
+        NvmlError::NotFound | NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) => {
+            "absent"
+        }
+        NvmlError::Timeout => "timed out",
+        _ => "unreadable",
+    };
+    format!("{kind}: {error}")
+}
+
+/// Makes a call; an error becomes a fault.
+fn ask<T>(
+    report: &Report<NvmlPart>,
+    call: &str,
+    make: impl FnOnce() -> Result<T, NvmlError>,
+) -> Option<T> {
+    report.calling(call);
+    make().map_err(|error| report.fault(call, words(&error))).ok()
+}
+
+/// Calls about one device. Once one of them finds it lost, the rest are not made.
+struct Asker<'a, 'nvml> {
+    device: &'a Device<'nvml>,
+    index: u32,
+    report: &'a Report<NvmlPart>,
+    lost: bool,
+}
+
+impl<'nvml> Asker<'_, 'nvml> {
+    fn place(&self, call: &str) -> String {
+        format!("{call} of GPU {}", self.index)
+    }
+
+    /// Makes a call and gives its error back; `None` where the device is lost already.
+    fn try_ask<T>(
+        &mut self,
+        call: &str,
+        make: impl FnOnce(&Device<'nvml>) -> Result<T, NvmlError>,
+    ) -> Option<Result<T, NvmlError>> {
+        if self.lost {
+            return None;
+        }
+        self.report.calling(self.place(call));
+        let answer = make(self.device);
+        if let Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired)) = &answer {
+            self.lost = true;
+            self.report.fault(self.place(call), words(error));
+            return None;
+        }
+        Some(answer)
+    }
+
+    /// Makes a call; an error is a fault.
+    fn ask<T>(
+        &mut self,
+        call: &str,
+        make: impl FnOnce(&Device<'nvml>) -> Result<T, NvmlError>,
+    ) -> Option<T> {
+        match self.try_ask(call, make)? {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.report.fault(self.place(call), words(&error));
+                None
+            }
+        }
+    }
+
+    /// Makes a call about something not every GPU has: that it has none is `absent`, and no fault.
+    fn ask_feature<T>(
+        &mut self,
+        call: &str,
+        absent: Option<T>,
+        make: impl FnOnce(&Device<'nvml>) -> Result<T, NvmlError>,
+    ) -> Option<T> {
+        match self.try_ask(call, make)? {
+            Ok(value) => Some(value),
+            Err(error) if lacks(&error) => absent,
+            Err(error) => {
+                self.report.fault(self.place(call), words(&error));
+                None
+            }
+        }
+    }
+}
+
+/// Whether an error says that the device, or the driver as a whole, has no such thing.
+fn lacks(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NotSupported
+            | NvmlError::InvalidArg
+            | NvmlError::NotFound
+            | NvmlError::FunctionNotFound
+            | NvmlError::FailedToLoadSymbol(_)
+    )
+}
+
+/// `None` where the GPU cannot be used.
+fn gpu(nvml: &Nvml, index: u32, report: &Report<NvmlPart>) -> Option<NvmlGpu> {
+    let device = ask(report, &format!("nvmlDeviceGetHandleByIndex_v2({index})"), || {
+        nvml.device_by_index(index)
+    })?;
+    let mut asker = Asker { device: &device, index, report, lost: false };
+    let bus_id = asker.ask("nvmlDeviceGetPciInfo_v3()", Device::pci_info).and_then(|info| {
+        let bus_id = info.bus_id.parse();
+        let place = asker.place("nvmlDeviceGetPciInfo_v3()");
+        bus_id.map_err(|error| report.fault(place, format!("unreadable: {error}"))).ok()
+    });
+    let capability =
+        asker.ask("nvmlDeviceGetCudaComputeCapability()", Device::cuda_compute_capability);
+    let (links, inactive_links) = links(&mut asker);
+    let gpu = NvmlGpu {
+        index: GpuIndex(index),
+        bus_id,
+        uuid: asker.ask("nvmlDeviceGetUUID()", Device::uuid),
+        name: asker.ask("nvmlDeviceGetName()", Device::name),
+        compute_capability: capability.and_then(|capability| {
+            let (major, minor) = (u32::try_from(capability.major), u32::try_from(capability.minor));
+            Some(major.ok()? * 10 + minor.ok()?)
+        }),
+        memory_bytes: memory(&mut asker),
+        // 1 is "enabled" (NVML_DEVICE_MIG_ENABLE). A GPU without MIG has it off.
+        mig: asker.ask_feature("nvmlDeviceGetMigMode()", Some(false), |device| {
+            Ok(device.mig_mode()?.current == 1)
+        }),
+        nodes: nodes(&mut asker),
+        cpus: cpus(&mut asker),
+        c2c: c2c(&mut asker),
+        links,
+        inactive_links,
+    };
+    (!asker.lost).then_some(gpu)
+}
+
+fn memory(asker: &mut Asker<'_, '_>) -> Option<u64> {
+    let second = asker.try_ask("nvmlDeviceGetMemoryInfo_v2()", Device::memory_info)?;
+    match second {
+        Ok(memory) => Some(memory.total),
+        Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => {
+            asker.ask("nvmlDeviceGetMemoryInfo()", ffi::total_memory_v1)
+        }
+        // A GPU that shares the CPU's memory has none of its own.
+        Err(NvmlError::NotSupported) => None,
+        Err(error) => {
+            let place = asker.place("nvmlDeviceGetMemoryInfo_v2()");
+            asker.report.fault(place, words(&error));
+            None
+        }
+    }
+}
+
+fn nodes(asker: &mut Asker<'_, '_>) -> Vec<u32> {
+    let call = "nvmlDeviceGetMemoryAffinity()";
+    let mask = asker.ask_feature(call, Some(Vec::new()), |device| {
+        device.memory_affinity(NODE_WORDS, NVML_AFFINITY_SCOPE_NODE)
+    });
+    bits(&mask.unwrap_or_default())
+}
+
+fn cpus(asker: &mut Asker<'_, '_>) -> Option<CpuList> {
+    let call = "nvmlDeviceGetCpuAffinityWithinScope()";
+    let mask = asker.ask_feature(call, Some(Vec::new()), |device| {
+        device.cpu_affinity_within_scope(CPU_WORDS, NVML_AFFINITY_SCOPE_NODE)
+    });
+    let cpus = bits(&mask?);
+    (!cpus.is_empty()).then(|| CpuList::from_cpus(cpus))
+}
+
+/// Numbers of the bits that are set, lowest word first.
+fn bits(words: &[std::ffi::c_ulong]) -> Vec<u32> {
+    let width = std::ffi::c_ulong::BITS;
+    let set = |(base, word): (u32, &std::ffi::c_ulong)| {
+        let word = *word;
+        (0..width).filter(move |bit| word >> bit & 1 == 1).map(move |bit| base + bit)
+    };
+    (0..).step_by(width as usize).zip(words).flat_map(set).collect()
+}
+
+/// The active links, and how many are there and not active.
+fn links(asker: &mut Asker<'_, '_>) -> (Vec<NvLink>, Option<u32>) {
+    let count =
+        |device: &Device<'_>| ffi::field(device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
+    let told = asker.ask_feature("nvmlDeviceGetFieldValues(NVLINK_LINK_COUNT)", None, count);
+    let told =
+        told.filter(|count| *count <= MOST_LINKS).and_then(|count| u32::try_from(count).ok());
+    // Drivers that do not tell have no device with more links than the binding knows.
+    let count = told.unwrap_or(0).max(NVML_NVLINK_MAX_LINKS);
+    let mut active = Vec::new();
+    let mut inactive = 0;
+    let mut unread = false;
+    for link in 0..count {
+        let call = format!("nvmlDeviceGetNvLinkState({link})");
+        match asker.try_ask(&call, |device| device.link_wrapper_for(link).is_active()) {
+            None => return (active, None),
+            Some(Ok(true)) => active.push(active_link(asker, link)),
+            Some(Ok(false)) => inactive += 1,
+            // Without the call, or with a card that has no NVLink, no link is there.
+            Some(Err(error)) if lacks(&error) => {}
+            Some(Err(error)) => {
+                asker.report.fault(asker.place(&call), words(&error));
+                unread = true;
+            }
+        }
+    }
+    (active, (!unread).then_some(inactive))
+}
+
+fn active_link(asker: &mut Asker<'_, '_>, link: u32) -> NvLink {
+    let call = format!("nvmlDeviceGetNvLinkRemoteDeviceType({link})");
+    let remote = asker
+        .ask_feature(&call, None, |device| ffi::remote_device_type(device, link))
+        .map_or(Remote::Unknown, |kind| match kind {
+            TYPE_GPU => Remote::Gpu,
+            TYPE_SWITCH => Remote::Switch,
+            TYPE_IBM_NPU => Remote::Cpu,
+            _ => Remote::Unknown,
+        });
+    let call = format!("nvmlDeviceGetNvLinkRemotePciInfo_v2({link})");
+    let remote_pci = asker.ask(&call, |device| device.link_wrapper_for(link).remote_pci_info());
+    // For a switch in another chassis it says `ffffffff:ffff:ff`, or nothing but zeros.
+    let remote_bus_id = remote_pci.and_then(|pci| pci.bus_id.parse::<BusId>().ok());
+    NvLink {
+        remote,
+        remote_bus_id: remote_bus_id.filter(|id| !is_zero(*id)),
+        rate: rate(asker, link),
+    }
+}
+
+fn is_zero(id: BusId) -> bool {
+    BusId::new(0, 0, 0, 0) == Some(id)
+}
+
+/// Per direction: the speed in MB/s where the driver tells, else by the version of the link.
+fn rate(asker: &mut Asker<'_, '_>, link: u32) -> Option<Bandwidth> {
+    let call = format!("nvmlDeviceGetFieldValues(NVLINK_GET_SPEED, {link})");
+    let speed =
+        |device: &Device<'_>| ffi::field(device, field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
+    // 2 TB/s on one link is no speed.
+    let speed = asker.ask_feature(&call, None, speed).filter(|mbps| (1..2_000_000).contains(mbps));
+    speed.map(Bandwidth::from_mbps).or_else(|| {
+        let call = format!("nvmlDeviceGetNvLinkVersion({link})");
+        let version =
+            asker.ask_feature(&call, None, |device| device.link_wrapper_for(link).version())?;
+        nominal_mbps(version).map(Bandwidth::from_mbps)
+    })
+}
+
+/// Nominal MB/s of one link and direction, by NVML's number of the version. Figures of NVIDIA's pages on NVLink:
+/// 20 GB/s on P100, 25 from V100 to H100, 50 on B200.
+fn nominal_mbps(version: u32) -> Option<u64> {
+    match version {
+        VERSION_1_0 => Some(20_000),
+        VERSION_2_0 | VERSION_2_2 | VERSION_3_0 | VERSION_3_1 | VERSION_4_0 => Some(25_000),
+        VERSION_5_0 => Some(50_000),
+        _ => None,
+    }
+}
+
+/// Active links to the CPU, all at the rate of the slowest.
+fn c2c(asker: &mut Asker<'_, '_>) -> Option<C2c> {
+    let read = |asker: &mut Asker<'_, '_>, name: &str, field: u32, scope: u32| {
+        let call = format!("nvmlDeviceGetFieldValues({name}, {scope})");
+        asker.ask_feature(&call, None, |device| ffi::field(device, field, scope))
+    };
+    let count = read(asker, "C2C_LINK_COUNT", field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0)?;
+    let mut rates = Vec::new();
+    for link in 0..u32::try_from(count.min(MOST_LINKS)).ok()? {
+        let status =
+            read(asker, "C2C_LINK_GET_STATUS", field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
+        if status == Some(1) {
+            // In MB/s.
+            rates.extend(read(
+                asker,
+                "C2C_LINK_GET_MAX_BW",
+                field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW,
+                link,
+            ));
+        }
+    }
+    let rate = rates.iter().copied().min().filter(|mbps| (1..2_000_000).contains(mbps))?;
+    Some(C2c { count: u32::try_from(rates.len()).ok()?, rate: Bandwidth::from_mbps(rate) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks() {
+        assert_eq!(bits(&[0b101, 0, 1]), [0, 2, 2 * std::ffi::c_ulong::BITS]);
+        assert_eq!(bits(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn errors_tell_denied_lost_and_absent_apart() {
+        let check = |error: NvmlError, expect: &str| {
+            assert_eq!(words(&error).split(':').next(), Some(expect));
+        };
+        check(NvmlError::NoPermission, "denied");
+        check(NvmlError::OperatingSystem, "denied");
+        check(NvmlError::GpuLost, "lost");
+        check(NvmlError::NotFound, "absent");
+        check(NvmlError::Unknown, "unreadable");
+    }
+}
