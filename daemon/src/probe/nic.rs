@@ -210,7 +210,8 @@ fn parse_link_layer(text: &str) -> Option<u64> {
 /// Mbit/s in `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`.
 fn parse_rate(text: &str) -> Option<u64> {
     let (gbit, _) = text.split_once("Gb/sec")?;
-    let (whole, tenths) = gbit.trim().split_once('.').unwrap_or((gbit.trim(), "0"));
+    let gbit = gbit.trim();
+    let (whole, tenths) = gbit.split_once('.').unwrap_or((gbit, "0"));
     let tenths: u64 = if tenths.len() == 1 { tenths.parse().ok()? } else { return None };
     let mbit = whole.parse::<u64>().ok()?.checked_mul(1000)? + tenths * 100;
     Some(mbit).filter(|mbit| *mbit > 0)

@@ -145,7 +145,7 @@ fn init(libraries: &[PathBuf], report: &Report<NvmlPart>) -> Option<Nvml> {
         match error {
             // The first name is the one whose absence tells.
             NvmlError::LibloadingError(_) => {
-                unavailable.get_or_insert((place, format!("absent: {}", chain(&error))));
+                unavailable.get_or_insert_with(|| (place, format!("absent: {}", chain(&error))));
             }
             NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
                 unavailable = Some((place, format!("absent: {error}")));
