@@ -32,17 +32,18 @@ pub(super) fn roles(
         .filter_map(|(p, _)| p.model)
         .collect();
     let any_fabric = own.iter().any(|(role, _)| *role == NicRole::Fabric);
-    let by_siblings = |(p, own): (&Candidate<'_>, (NicRole, &'static str))| match own {
-        (NicRole::Unknown, _) if p.port.up == Some(false) => {
-            match p.model.is_some_and(|model| fabric_models.contains(&model)) {
-                true => (NicRole::Fabric, "down, of the model of the fabric's ports that are up"),
-                false => own,
+    let by_siblings = |(p, own): (&Candidate<'_>, (NicRole, &'static str))| {
+        let down = p.port.up == Some(false);
+        let fabric_model = p.model.is_some_and(|model| fabric_models.contains(&model));
+        match own {
+            (NicRole::Unknown, _) if down && fabric_model => {
+                (NicRole::Fabric, "down, of the model of the fabric's ports that are up")
             }
+            (NicRole::Unknown, _) if any_fabric && !p.port.rdma => {
+                (NicRole::Other, "no RDMA, beside ports that have it")
+            }
+            own => own,
         }
-        (NicRole::Unknown, _) if any_fabric && !p.port.rdma => {
-            (NicRole::Other, "no RDMA, beside ports that have it")
-        }
-        own => own,
     };
     ports.iter().zip(own).map(by_siblings).collect()
 }
@@ -118,7 +119,10 @@ mod tests {
     fn down_ports_are_known_by_their_siblings() {
         let down = NicPort { up: Some(false), mbit: None, ..port("down", 0) };
         check(&[port("a", 400_000), down.clone()], "", &[Fabric, Fabric]);
-        check(&[down], "", &[Unknown]);
+        check(std::slice::from_ref(&down), "", &[Unknown]);
+        // A socket nobody plugged a cable into, beside a fabric.
+        let unused = NicPort { rdma: false, ..down };
+        check(&[port("a", 400_000), unused], "", &[Fabric, Other]);
     }
 
     #[test]
