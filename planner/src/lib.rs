@@ -8,11 +8,14 @@ pub mod bound;
 pub mod check;
 pub mod concurrent_flow;
 pub mod flow_graph;
+pub mod forest;
 pub mod max_flow;
 pub mod model;
+pub mod packing;
 pub mod plan_error;
 pub mod rings;
 pub mod simplex;
+pub mod splitting;
 
 #[cfg(test)]
 mod test_graphs;
