@@ -1,0 +1,278 @@
+//! What can go wrong while ranks meet and while an operation runs. Every error that has a culprit names it.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use topology::{Collective, Rank};
+
+use crate::link::LinkKind;
+use crate::schedule::{InvalidSizing, ScheduleError};
+
+/// Where in an operation a rank was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepName {
+    /// Number of the operation within its communicator.
+    pub operation: u64,
+    /// What it does.
+    pub collective: Collective,
+    /// [`channel_ids`](crate::schedule::channel_ids) number.
+    pub channel: u32,
+    /// Connection within the channel.
+    pub connection: u32,
+    /// Step of the lane, from 0.
+    pub step: usize,
+    /// Steps the lane has.
+    pub of: usize,
+}
+
+impl fmt::Display for StepName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, collective, channel, connection, step, of } = self;
+        write!(
+            f,
+            "{collective} number {operation}, channel {channel}, connection {connection}, step {step} of {of}"
+        )
+    }
+}
+
+/// A rank and where it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Culprit {
+    /// Its number.
+    pub rank: Rank,
+    /// Its host's name.
+    pub host: String,
+    /// How the rank that noticed reaches it; `None` where the plan does not connect them.
+    pub link: Option<LinkKind>,
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} on {}", self.rank, self.host)?;
+        match self.link {
+            Some(link) => write!(f, " (link {link})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The step in words, for messages.
+fn at(step: Option<&StepName>) -> String {
+    step.map_or_else(|| "between operations".to_owned(), |step| format!("in {step}"))
+}
+
+/// Why an operation ended on every rank. What one rank notices, all are told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A rank died or left.
+    #[error("{culprit} is lost: {cause}; noticed by rank {reported_by} {}", at(step.as_ref()))]
+    PeerLost {
+        /// Who.
+        culprit: Culprit,
+        /// How that showed.
+        cause: String,
+        /// Where the rank that noticed was.
+        step: Option<StepName>,
+        /// Who noticed.
+        reported_by: Rank,
+    },
+    /// A rank lives but has not answered within the time limit.
+    #[error("{culprit} did nothing for {waited:?}; noticed by rank {reported_by} {}", at(step.as_ref()))]
+    Timeout {
+        /// Whom everybody waits for.
+        culprit: Culprit,
+        /// The time limit.
+        waited: Duration,
+        /// Where the rank that noticed was.
+        step: Option<StepName>,
+        /// Who noticed.
+        reported_by: Rank,
+    },
+    /// Two ranks are not in the same operation: other collective, root, size or order of calls.
+    #[error("{culprit} runs {theirs} where rank {reported_by} runs {ours}; {}", at(step.as_ref()))]
+    OperationMismatch {
+        /// The sender of the unexpected message.
+        culprit: Culprit,
+        /// What the receiver runs.
+        ours: String,
+        /// What the sender runs.
+        theirs: String,
+        /// Where the receiver was.
+        step: Option<StepName>,
+        /// The receiver.
+        reported_by: Rank,
+    },
+    /// A link carried what it must not, or the system refused.
+    #[error("the link to {culprit} failed: {cause}; noticed by rank {reported_by} {}", at(step.as_ref()))]
+    Link {
+        /// The other end.
+        culprit: Culprit,
+        /// What happened.
+        cause: String,
+        /// Where the rank that noticed was.
+        step: Option<StepName>,
+        /// Who noticed.
+        reported_by: Rank,
+    },
+}
+
+impl Failure {
+    /// The rank at fault, as far as can be told.
+    #[must_use]
+    pub const fn culprit(&self) -> &Culprit {
+        match self {
+            Self::PeerLost { culprit, .. }
+            | Self::Timeout { culprit, .. }
+            | Self::OperationMismatch { culprit, .. }
+            | Self::Link { culprit, .. } => culprit,
+        }
+    }
+}
+
+/// Why ranks did not come together. What one rank finds, rank 0 tells all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Some never came.
+    #[error("{} never came within {limit:?}", list(ranks))]
+    Missing {
+        /// Who.
+        ranks: Vec<Rank>,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// Two ranks do not hold the same.
+    #[error("rank {a} on {a_host} has {what} {a_value}, rank {b} on {b_host} has {b_value}")]
+    Differs {
+        /// Of what: the plan, its generation, a setting.
+        what: String,
+        /// One rank.
+        a: Rank,
+        /// Its host.
+        a_host: String,
+        /// What it has.
+        a_value: String,
+        /// The other.
+        b: Rank,
+        /// Its host.
+        b_host: String,
+        /// What it has.
+        b_value: String,
+    },
+    /// Two processes claim one rank.
+    #[error("rank {rank} came twice, from {a_host} and from {b_host}")]
+    Twice {
+        /// Which.
+        rank: Rank,
+        /// First seen on.
+        a_host: String,
+        /// Then on.
+        b_host: String,
+    },
+}
+
+fn list(ranks: &[Rank]) -> String {
+    let numbers: Vec<_> = ranks.iter().map(ToString::to_string).collect();
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, numbers.join(", "))
+}
+
+/// Why a communicator could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The ranks do not match, or are not all there.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Rank 0 was not found.
+    #[error("rank 0 never came within {limit:?}: {place}: {cause}")]
+    NoRankZero {
+        /// Where it was looked for.
+        place: String,
+        /// The time limit.
+        limit: Duration,
+        /// What the last attempt said.
+        cause: String,
+    },
+    /// Rank 0 cannot serve the rendezvous.
+    #[error("cannot serve the rendezvous at {place}: {source}")]
+    Serve {
+        /// Where.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A peer was there but no connection came about.
+    #[error("cannot connect to {peer}: {source}")]
+    Peer {
+        /// Who.
+        peer: Culprit,
+        /// Why.
+        source: io::Error,
+    },
+    /// Shared memory was demanded and a peer is on another host or in another network namespace.
+    #[error("rank {rank} on {host} shares no memory with rank {own}")]
+    NotShared {
+        /// This rank.
+        own: Rank,
+        /// The other.
+        rank: Rank,
+        /// The other's host.
+        host: String,
+    },
+    /// This rank is not in the plan.
+    #[error("rank {rank} is not in a plan of {ranks} ranks")]
+    NoSuchRank {
+        /// As given.
+        rank: Rank,
+        /// In the plan.
+        ranks: usize,
+    },
+    /// The plan cannot be executed.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The slots are too small.
+    #[error(transparent)]
+    Sizing(#[from] InvalidSizing),
+    /// Too few slots, or settings out of range.
+    #[error("{0}")]
+    Options(&'static str),
+    /// The system refused something of our own.
+    #[error("cannot {what}: {source}")]
+    Local {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Why an operation did not complete.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The group is broken; every rank gets this, within the time limit.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// An earlier operation failed; nothing was sent.
+    #[error("the communicator is unusable since an earlier failure: {0}")]
+    Unusable(Failure),
+    /// The plan has no schedule for this; nothing was sent.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Buffers of unequal or unfitting length; nothing was sent.
+    #[error("{what} of {found} elements, not {expected}")]
+    Length {
+        /// Which buffer.
+        what: &'static str,
+        /// Needed.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// The communicator was made for other collectives; nothing was sent.
+    #[error("the communicator was not made for {0}")]
+    NotConnected(Collective),
+}

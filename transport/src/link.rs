@@ -1,0 +1,142 @@
+//! Connections between two ranks: the one place that knows how bytes travel.
+//!
+//! A connection runs in one direction and has a few slots. The sending half hands out the next free slot, the executor
+//! computes straight into it, `post` sends it off; the receiving half shows the next message where it lies, the executor
+//! computes straight from it, `release` gives the slot back. Nothing is allocated or locked per message.
+//!
+//! ```text
+//!   Transmit   poll_slot ──▶ (executor writes) ──▶ post ──▶ poll_flushed
+//!   Receive    poll_message ──▶ (executor reads) ──▶ release
+//! ```
+//!
+//! All calls return at once. A waiter polls, or sleeps until [`Interest`]'s descriptor or its own doorbell says that polling
+//! again is worth it: sockets and completion channels are descriptors, peers in shared memory ring the doorbell. Links with
+//! registered memory put their key on every [`Slot`]; links to devices hand out slots of another
+//! [`Space`](crate::memory::Space), which the executor gives to that space's kernels.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use serde::{Deserialize, Serialize};
+use topology::{Collective, Rank};
+
+use crate::memory::Slot;
+
+pub(crate) mod shm;
+pub(crate) mod tcp;
+
+/// How bytes travel between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// Shared memory of one host.
+    Shm,
+    /// A TCP connection.
+    Tcp,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// Which connection, in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ConnectionId {
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    pub(crate) channel: u32,
+    pub(crate) connection: u32,
+}
+
+/// What the two ends of a message must agree on: which operation it belongs to, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tag {
+    /// Number of the operation within its communicator.
+    pub(crate) operation: u64,
+    /// Elements of the operation's total data.
+    pub(crate) count: u64,
+    /// [`signature`] of the operation.
+    pub(crate) signature: u64,
+    /// Of this message.
+    pub(crate) bytes: u32,
+}
+
+/// Collective, element type, reduction and root in one word.
+pub(crate) fn signature(collective: Collective, root: Option<Rank>) -> u64 {
+    let place = Collective::ALL.iter().position(|c| *c == collective).unwrap_or(0xff);
+    // Bits 8 to 23 are for the element type and the reduction; 0 is f32 and sum.
+    (place as u64) | root.map_or(u64::from(u32::MAX), |r| u64::from(r.0)) << 32
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = usize::try_from(self.signature & 0xff).unwrap_or(usize::MAX);
+        match Collective::ALL.get(place) {
+            Some(collective) => write!(f, "{collective}")?,
+            None => write!(f, "operation of kind {place}")?,
+        }
+        write!(f, " number {} of {} elements", self.operation, self.count)?;
+        let root = self.signature >> 32;
+        if root != u64::from(u32::MAX) {
+            write!(f, " with root {root}")?;
+        }
+        write!(f, ", message of {} bytes", self.bytes)
+    }
+}
+
+/// Why a link does not work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// The other end is gone.
+    #[error("the connection was closed")]
+    Closed,
+    /// The system says so.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// What arrived is not of this protocol, session, generation or connection.
+    #[error("{what} is {found:#x}, not {expected:#x}")]
+    Corrupt { what: &'static str, expected: u64, found: u64 },
+    /// The peer runs another operation.
+    #[error("this rank runs {ours}, the peer {theirs}")]
+    Mismatch { ours: Tag, theirs: Tag },
+}
+
+/// What to sleep on until a half can move again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Interest<'a> {
+    /// The peer rings this rank's doorbell.
+    Doorbell,
+    /// The descriptor becomes readable.
+    Readable(BorrowedFd<'a>),
+    /// The descriptor becomes writable.
+    Writable(BorrowedFd<'a>),
+}
+
+/// Sending half of a connection.
+pub(crate) trait Transmit: Send + fmt::Debug {
+    /// The next free slot, the same one until it is posted; `None` while all are in flight.
+    fn poll_slot(&mut self) -> Result<Option<Slot>, LinkError>;
+    /// Sends the first `tag.bytes` bytes of the slot [`Transmit::poll_slot`] returned.
+    fn post(&mut self, tag: &Tag) -> Result<(), LinkError>;
+    /// Moves what is queued; `true` when every posted message has left this process.
+    fn poll_flushed(&mut self) -> Result<bool, LinkError>;
+    /// What to sleep on while it cannot move.
+    fn interest(&self) -> Interest<'_>;
+}
+
+/// Receiving half of a connection.
+pub(crate) trait Receive: Send + fmt::Debug {
+    /// The next message, the same one until it is released; it must be the one described by `expected`.
+    fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError>;
+    /// Gives the slot of the message back.
+    fn release(&mut self);
+    /// What to sleep on while there is no message.
+    fn interest(&self) -> Interest<'_>;
+}

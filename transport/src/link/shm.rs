@@ -1,0 +1,280 @@
+//! Shared memory between two processes of a host.
+//!
+//! Each pair of ranks shares one anonymous file (memfd), passed over their Unix socket: it has no name, so nothing is left
+//! behind however a process ends, and it does not count against the size of /dev/shm. Pages cost memory once touched.
+//!
+//! ```text
+//!   page 0      a sleeping flag for each of the two
+//!   connection  head ┐                      messages consumed so far, written by the receiver
+//!               slot 0 │ ready, tag │ data   ready = message number + 1, written last by the sender
+//!               slot 1 │ ...
+//! ```
+//!
+//! Message `i` of a connection lies in slot `i mod slots`. The sender may write it once `i - head < slots`; the receiver
+//! may read it once `ready = i + 1`. Before a rank sleeps it raises its flag and polls once more; a peer that then
+//! publishes anything sees the flag and rings the sleeper's doorbell, an eventfd.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::{Interest, LinkError, Receive, Tag, Transmit};
+use crate::memory::Slot;
+
+mod segment;
+
+pub(crate) use segment::{Layout, Segment, Side};
+
+/// Wakes one sleeping rank.
+#[derive(Debug)]
+pub(crate) struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    pub(crate) fn new() -> io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    fn ring(&self) {
+        // Fails only when the counter is full, that is when it has been rung already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Forgets earlier rings.
+    pub(crate) fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+    }
+}
+
+impl From<OwnedFd> for Doorbell {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+/// What both halves of a pair know: the memory and how to wake the other side.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) segment: Segment,
+    pub(crate) side: Side,
+    pub(crate) peer_doorbell: Doorbell,
+}
+
+impl Pair {
+    /// Says that this rank is about to sleep. It must poll all its links once more before it does.
+    pub(crate) fn arm(&self) {
+        self.segment.sleeping(self.side).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// This rank is awake again.
+    pub(crate) fn disarm(&self) {
+        self.segment.sleeping(self.side).store(0, Ordering::Relaxed);
+    }
+
+    /// After something was published: wakes the peer where it sleeps.
+    fn wake(&self) {
+        // Pairs with the fence in `arm`: either the peer's last poll sees what was published, or its flag is seen here.
+        fence(Ordering::SeqCst);
+        let flag = self.segment.sleeping(self.side.other());
+        if flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0 {
+            self.peer_doorbell.ring();
+        }
+    }
+}
+
+/// Sending half.
+#[derive(Debug)]
+pub(crate) struct ShmTransmit {
+    pair: Arc<Pair>,
+    connection: usize,
+    posted: u64,
+    /// Last value of `head` seen; read again only when the slots seem full.
+    consumed: u64,
+}
+
+impl ShmTransmit {
+    /// `connection` is its place in the pair's layout.
+    pub(crate) fn new(pair: Arc<Pair>, connection: usize) -> Self {
+        Self { pair, connection, posted: 0, consumed: 0 }
+    }
+}
+
+impl Transmit for ShmTransmit {
+    fn poll_slot(&mut self) -> Result<Option<Slot>, LinkError> {
+        let segment = &self.pair.segment;
+        let slots = segment.layout().slots as u64;
+        if self.posted - self.consumed == slots {
+            let head = segment.head(self.connection).load(Ordering::Acquire);
+            if head < self.consumed || head > self.posted {
+                return Err(LinkError::Corrupt {
+                    what: "count of messages consumed",
+                    expected: self.consumed,
+                    found: head,
+                });
+            }
+            if head == self.consumed {
+                return Ok(None);
+            }
+            self.consumed = head;
+        }
+        Ok(Some(segment.data(self.connection, self.posted)))
+    }
+
+    fn post(&mut self, tag: &Tag) -> Result<(), LinkError> {
+        let segment = &self.pair.segment;
+        segment.write_tag(self.connection, self.posted, tag);
+        self.posted += 1;
+        segment.ready(self.connection, self.posted - 1).store(self.posted, Ordering::Release);
+        self.pair.wake();
+        Ok(())
+    }
+
+    fn poll_flushed(&mut self) -> Result<bool, LinkError> {
+        // The receiver reads it where it lies, even when this process has ended.
+        Ok(true)
+    }
+
+    fn interest(&self) -> Interest<'_> {
+        Interest::Doorbell
+    }
+}
+
+/// Receiving half.
+#[derive(Debug)]
+pub(crate) struct ShmReceive {
+    pair: Arc<Pair>,
+    connection: usize,
+    consumed: u64,
+}
+
+impl ShmReceive {
+    /// `connection` is its place in the pair's layout.
+    pub(crate) fn new(pair: Arc<Pair>, connection: usize) -> Self {
+        Self { pair, connection, consumed: 0 }
+    }
+}
+
+impl Receive for ShmReceive {
+    fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError> {
+        let segment = &self.pair.segment;
+        let ready = segment.ready(self.connection, self.consumed).load(Ordering::Acquire);
+        if ready != self.consumed + 1 {
+            // A slot last held the message one lap earlier, or none.
+            let last = (self.consumed + 1).saturating_sub(segment.layout().slots as u64);
+            if ready != last {
+                return Err(LinkError::Corrupt {
+                    what: "message number",
+                    expected: last,
+                    found: ready,
+                });
+            }
+            return Ok(None);
+        }
+        let theirs = segment.read_tag(self.connection, self.consumed);
+        if theirs != *expected {
+            return Err(LinkError::Mismatch { ours: *expected, theirs });
+        }
+        let bytes = theirs.bytes as usize;
+        Ok(Some(segment.data(self.connection, self.consumed).part(0, bytes)))
+    }
+
+    fn release(&mut self) {
+        self.consumed += 1;
+        self.pair.segment.head(self.connection).store(self.consumed, Ordering::Release);
+        self.pair.wake();
+    }
+
+    fn interest(&self) -> Interest<'_> {
+        Interest::Doorbell
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Aligned, copy};
+
+    fn halves(slots: usize) -> (ShmTransmit, ShmReceive) {
+        let layout = Layout { connections: 1, slots, slot_bytes: 256 };
+        let (ours, file) = Segment::create(layout).unwrap();
+        let theirs = Segment::open(layout, &file).unwrap();
+        let pair = |segment, side| {
+            Arc::new(Pair { segment, side, peer_doorbell: Doorbell::new().unwrap() })
+        };
+        (
+            ShmTransmit::new(pair(ours, Side::Lower), 0),
+            ShmReceive::new(pair(theirs, Side::Upper), 0),
+        )
+    }
+
+    fn tag(operation: u64, bytes: u32) -> Tag {
+        Tag { operation, count: 10, signature: 0, bytes }
+    }
+
+    #[test]
+    fn messages_arrive_in_order_and_slots_are_credits() {
+        let (mut transmit, mut receive) = halves(2);
+        let mut memory = Aligned::new(512);
+        let mut sent = 0_u8;
+        for expected in 0..20_u8 {
+            while let Some(slot) = transmit.poll_slot().unwrap() {
+                memory.bytes_mut()[..256].fill(sent);
+                copy(slot, memory.slot(0, 256));
+                transmit.post(&tag(u64::from(sent), 256)).unwrap();
+                sent += 1;
+            }
+            assert_eq!(sent, expected + 2, "as many in flight as there are slots");
+            let message = receive.poll_message(&tag(u64::from(expected), 256)).unwrap().unwrap();
+            copy(memory.slot(256, 256), message);
+            assert!(memory.bytes()[256..].iter().all(|b| *b == expected));
+            receive.release();
+        }
+    }
+
+    #[test]
+    fn another_operation_is_an_error() {
+        let (mut transmit, mut receive) = halves(2);
+        assert!(receive.poll_message(&tag(0, 8)).unwrap().is_none());
+        transmit.poll_slot().unwrap().unwrap();
+        transmit.post(&tag(0, 12)).unwrap();
+        let error = receive.poll_message(&tag(0, 8)).unwrap_err().to_string();
+        assert!(error.contains("8 bytes") && error.contains("12 bytes"), "{error}");
+    }
+
+    #[test]
+    fn nonsense_from_the_peer_is_an_error() {
+        let (mut transmit, mut receive) = halves(2);
+        receive.pair.segment.head(0).store(99, Ordering::Relaxed);
+        for _ in 0..2 {
+            transmit.poll_slot().unwrap().unwrap();
+            transmit.post(&tag(0, 8)).unwrap();
+        }
+        assert!(matches!(transmit.poll_slot(), Err(LinkError::Corrupt { .. })));
+        transmit.pair.segment.ready(0, 0).store(77, Ordering::Relaxed);
+        assert!(matches!(receive.poll_message(&tag(0, 8)), Err(LinkError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once_and_a_waking_rank_is_not() {
+        let (mut transmit, receive) = halves(4);
+        let rung = |pair: &Pair| rustix::io::read(&pair.peer_doorbell.0, &mut [0_u8; 8]).is_ok();
+        let mut post = |transmit: &mut ShmTransmit| {
+            transmit.poll_slot().unwrap().unwrap();
+            transmit.post(&tag(0, 8)).unwrap();
+            rung(&transmit.pair)
+        };
+        assert!(!post(&mut transmit));
+        receive.pair.arm();
+        assert!(post(&mut transmit));
+        assert!(!post(&mut transmit));
+        receive.pair.arm();
+        receive.pair.disarm();
+        assert!(!post(&mut transmit));
+    }
+}

@@ -1,0 +1,345 @@
+//! A TCP connection per connection of the plan. Every message is a frame: a header of 64 bytes, then the data.
+//!
+//! ```text
+//!   0 magic (4) │ 4 bytes (4) │ 8 session (8) │ 16 generation (8) │ 24 channel (4) │ 28 connection (4)
+//!   32 sequence (8) │ 40 operation (8) │ 48 count (8) │ 56 signature (8)                little endian
+//! ```
+//!
+//! A header that is not the expected one is an error, never data. The data is not encrypted.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+use super::{ConnectionId, Interest, LinkError, Receive, Tag, Transmit};
+use crate::memory::{Aligned, Slot};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"tpd1");
+const HEADER: usize = 64;
+
+/// What never changes on a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) session: u64,
+    pub(crate) generation: u64,
+    pub(crate) id: ConnectionId,
+}
+
+fn encode(identity: &Identity, sequence: u64, tag: &Tag) -> [u8; HEADER] {
+    let mut out = [0; HEADER];
+    out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    out[4..8].copy_from_slice(&tag.bytes.to_le_bytes());
+    out[8..16].copy_from_slice(&identity.session.to_le_bytes());
+    out[16..24].copy_from_slice(&identity.generation.to_le_bytes());
+    out[24..28].copy_from_slice(&identity.id.channel.to_le_bytes());
+    out[28..32].copy_from_slice(&identity.id.connection.to_le_bytes());
+    out[32..40].copy_from_slice(&sequence.to_le_bytes());
+    out[40..48].copy_from_slice(&tag.operation.to_le_bytes());
+    out[48..56].copy_from_slice(&tag.count.to_le_bytes());
+    out[56..64].copy_from_slice(&tag.signature.to_le_bytes());
+    out
+}
+
+fn decode(identity: &Identity, sequence: u64, header: &[u8; HEADER]) -> Result<Tag, LinkError> {
+    let u32_at = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+    for (what, expected, found) in [
+        ("magic", u64::from(MAGIC), u64::from(u32_at(0))),
+        ("session", identity.session, u64_at(8)),
+        ("generation", identity.generation, u64_at(16)),
+        ("channel", u64::from(identity.id.channel), u64::from(u32_at(24))),
+        ("connection", u64::from(identity.id.connection), u64::from(u32_at(28))),
+        ("sequence", sequence, u64_at(32)),
+    ] {
+        if expected != found {
+            return Err(LinkError::Corrupt { what, expected, found });
+        }
+    }
+    Ok(Tag { operation: u64_at(40), count: u64_at(48), signature: u64_at(56), bytes: u32_at(4) })
+}
+
+/// Decodes any bytes as a frame header; what a fuzzer calls.
+pub fn fuzz_header(bytes: &[u8]) {
+    let id =
+        ConnectionId { from: topology::Rank(0), to: topology::Rank(1), channel: 0, connection: 0 };
+    let identity = Identity { session: 0, generation: 0, id };
+    if let Some(header) = bytes.first_chunk::<HEADER>()
+        && let Ok(tag) = decode(&identity, 0, header)
+    {
+        assert_eq!(encode(&identity, 0, &tag), *header, "a header that decodes is the one encoded");
+    }
+}
+
+fn closed(error: io::Error) -> LinkError {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionAborted => LinkError::Closed,
+        _ => LinkError::Io(error),
+    }
+}
+
+/// Sending half: frames lie one after another in memory of this process until the kernel has taken them.
+#[derive(Debug)]
+pub(crate) struct TcpTransmit {
+    stream: TcpStream,
+    identity: Identity,
+    memory: Aligned,
+    slots: usize,
+    slot_bytes: usize,
+    /// Bytes of each slot's frame.
+    lengths: Vec<usize>,
+    posted: u64,
+    written: u64,
+    /// Bytes of the frame `written` the kernel has taken.
+    offset: usize,
+}
+
+impl TcpTransmit {
+    /// `stream` is non-blocking.
+    pub(crate) fn new(
+        stream: TcpStream,
+        identity: Identity,
+        slots: usize,
+        slot_bytes: usize,
+    ) -> Self {
+        let slot_bytes = slot_bytes.next_multiple_of(HEADER);
+        Self {
+            stream,
+            identity,
+            memory: Aligned::new(slots * (HEADER + slot_bytes)),
+            slots,
+            slot_bytes,
+            lengths: vec![0; slots],
+            posted: 0,
+            written: 0,
+            offset: 0,
+        }
+    }
+
+    fn place(&self, message: u64) -> (usize, usize) {
+        // The remainder is below `slots`, a usize.
+        let slot = usize::try_from(message % self.slots as u64).unwrap_or(0);
+        (slot, slot * (HEADER + self.slot_bytes))
+    }
+
+    fn write(&mut self) -> Result<(), LinkError> {
+        while self.written < self.posted {
+            let (slot, start) = self.place(self.written);
+            let frame = &self.memory.bytes()[start + self.offset..start + self.lengths[slot]];
+            match (&self.stream).write(frame) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(bytes) => self.offset += bytes,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(closed(e)),
+            }
+            if self.offset == self.lengths[slot] {
+                self.offset = 0;
+                self.written += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transmit for TcpTransmit {
+    fn poll_slot(&mut self) -> Result<Option<Slot>, LinkError> {
+        self.write()?;
+        if self.posted - self.written == self.slots as u64 {
+            return Ok(None);
+        }
+        let (_, start) = self.place(self.posted);
+        Ok(Some(self.memory.slot(start + HEADER, self.slot_bytes)))
+    }
+
+    fn post(&mut self, tag: &Tag) -> Result<(), LinkError> {
+        let (slot, start) = self.place(self.posted);
+        let header = encode(&self.identity, self.posted, tag);
+        self.memory.bytes_mut()[start..start + HEADER].copy_from_slice(&header);
+        self.lengths[slot] = HEADER + tag.bytes as usize;
+        self.posted += 1;
+        self.write()
+    }
+
+    fn poll_flushed(&mut self) -> Result<bool, LinkError> {
+        self.write()?;
+        Ok(self.written == self.posted)
+    }
+
+    fn interest(&self) -> Interest<'_> {
+        Interest::Writable(self.stream.as_fd())
+    }
+}
+
+/// Receiving half: one frame at a time, never reading past its end.
+#[derive(Debug)]
+pub(crate) struct TcpReceive {
+    stream: TcpStream,
+    identity: Identity,
+    memory: Aligned,
+    filled: usize,
+    received: u64,
+}
+
+impl TcpReceive {
+    /// `stream` is non-blocking.
+    pub(crate) fn new(stream: TcpStream, identity: Identity, slot_bytes: usize) -> Self {
+        Self { stream, identity, memory: Aligned::new(HEADER + slot_bytes), filled: 0, received: 0 }
+    }
+}
+
+impl Receive for TcpReceive {
+    fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError> {
+        let bytes = expected.bytes as usize;
+        let end = HEADER + bytes;
+        let mut checked = self.filled >= HEADER;
+        loop {
+            if !checked && self.filled >= HEADER {
+                let header = self.memory.bytes().first_chunk().expect("memory holds a header");
+                let theirs = decode(&self.identity, self.received, header)?;
+                if theirs != *expected {
+                    return Err(LinkError::Mismatch { ours: *expected, theirs });
+                }
+                checked = true;
+            }
+            if self.filled == end {
+                return Ok(Some(self.memory.slot(HEADER, bytes)));
+            }
+            match (&self.stream).read(&mut self.memory.bytes_mut()[self.filled..end]) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(bytes) => self.filled += bytes,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(closed(e)),
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        self.filled = 0;
+        self.received += 1;
+    }
+
+    fn interest(&self) -> Interest<'_> {
+        Interest::Readable(self.stream.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use topology::Rank;
+
+    use super::*;
+    use crate::memory::copy;
+
+    const IDENTITY: Identity = Identity {
+        session: 7,
+        generation: 3,
+        id: ConnectionId { from: Rank(0), to: Rank(1), channel: 2, connection: 1 },
+    };
+
+    fn streams() -> (TcpStream, TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (inward, _) = listener.accept().unwrap();
+        out.set_nonblocking(true).unwrap();
+        inward.set_nonblocking(true).unwrap();
+        (out, inward)
+    }
+
+    fn tag(operation: u64, bytes: u32) -> Tag {
+        Tag { operation, count: 10, signature: 5, bytes }
+    }
+
+    fn wait<T>(mut poll: impl FnMut() -> Result<Option<T>, LinkError>) -> Result<T, LinkError> {
+        loop {
+            if let Some(done) = poll()? {
+                return Ok(done);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn frames_arrive_whole_and_in_order() {
+        let (out, inward) = streams();
+        let slot_bytes = 1 << 20;
+        let mut transmit = TcpTransmit::new(out, IDENTITY, 2, slot_bytes);
+        let mut receive = TcpReceive::new(inward, IDENTITY, slot_bytes);
+        let mut memory = Aligned::new(slot_bytes);
+        let sizes = [8, 1 << 20, 0, 4000, 1 << 20, 1 << 20];
+        let mut sent = 0;
+        for (i, bytes) in sizes.into_iter().enumerate() {
+            while sent < sizes.len() {
+                let Some(slot) = transmit.poll_slot().unwrap() else { break };
+                memory.bytes_mut().fill(u8::try_from(sent).unwrap());
+                copy(slot.part(0, sizes[sent]), memory.slot(0, sizes[sent]));
+                let bytes = u32::try_from(sizes[sent]).unwrap();
+                transmit.post(&tag(sent as u64, bytes)).unwrap();
+                sent += 1;
+            }
+            let expected = tag(i as u64, u32::try_from(bytes).unwrap());
+            let message = wait(|| {
+                transmit.poll_flushed()?;
+                receive.poll_message(&expected)
+            });
+            copy(memory.slot(0, bytes), message.unwrap());
+            assert!(memory.bytes()[..bytes].iter().all(|b| usize::from(*b) == i));
+            receive.release();
+        }
+    }
+
+    #[track_caller]
+    fn refuse(change: impl FnOnce(&mut Identity), expected: Tag, word: &str) {
+        let (out, inward) = streams();
+        let mut identity = IDENTITY;
+        change(&mut identity);
+        let mut transmit = TcpTransmit::new(out, identity, 2, 64);
+        let mut receive = TcpReceive::new(inward, IDENTITY, 64);
+        transmit.poll_slot().unwrap().unwrap();
+        transmit.post(&tag(1, 8)).unwrap();
+        let error = wait(|| receive.poll_message(&expected)).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+
+    #[test]
+    fn a_strange_header_is_an_error() {
+        refuse(|i| i.session = 8, tag(1, 8), "session");
+        refuse(|i| i.generation = 4, tag(1, 8), "generation is 0x4, not 0x3");
+        refuse(|i| i.id.channel = 9, tag(1, 8), "channel");
+        refuse(|i| i.id.connection = 9, tag(1, 8), "connection");
+        refuse(|_| {}, tag(2, 8), "number 2");
+        refuse(|_| {}, tag(1, 12), "12 bytes");
+    }
+
+    #[test]
+    fn a_closed_peer_is_an_error() {
+        let (out, inward) = streams();
+        let mut receive = TcpReceive::new(inward, IDENTITY, 64);
+        drop(out);
+        let error = wait(|| receive.poll_message(&tag(0, 8))).unwrap_err();
+        assert!(matches!(error, LinkError::Closed), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            fuzz_header(&bytes);
+        }
+
+        #[test]
+        fn headers_round_trip(
+            sequence: u64, operation: u64, count: u64, signature: u64, bytes: u32, flip in 0_usize..40,
+        ) {
+            let tag = Tag { operation, count, signature, bytes };
+            let mut header = encode(&IDENTITY, sequence, &tag);
+            prop_assert_eq!(decode(&IDENTITY, sequence, &header).unwrap(), tag);
+            header[flip] ^= 1;
+            prop_assert!((4..8).contains(&flip) || decode(&IDENTITY, sequence, &header).is_err());
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Memory that steps read and write, and the copies and sums over it.
+//!
+//! A [`Slot`] is a place, not a borrow: the two ends of a link share slots by protocol, not by lifetime. Device memory
+//! will be another [`Space`]; a slot of registered memory already carries the key a remote end needs.
+#![expect(unsafe_code, reason = "links hand out places in memory that other processes share")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Where memory is, and so which kernels may touch it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Space {
+    /// Memory the processor reads and writes.
+    Host,
+}
+
+/// Names registered memory to a link, which names it to its peer (a segment's offset, an rkey, an IPC handle).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct MemoryKey(pub(crate) u64);
+
+/// A run of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    address: NonNull<u8>,
+    bytes: usize,
+    pub(crate) space: Space,
+    pub(crate) key: MemoryKey,
+}
+
+// SAFETY: A slot is an address; whoever made it answers for what is behind it (`Slot::new`), on every thread.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// # Safety
+    /// `address` is valid for reads of `bytes` bytes (and for writes, where the slot will be written) until the owner
+    /// takes the slot back: a sending slot when it is posted, a received one when it is released, a caller's buffer
+    /// when its operation ends. Nobody else writes it in that time.
+    pub(crate) unsafe fn new(address: NonNull<u8>, bytes: usize, key: MemoryKey) -> Self {
+        Self { address, bytes, space: Space::Host, key }
+    }
+
+    /// The elements of a caller's buffer, for the time of one operation.
+    ///
+    /// # Safety
+    /// As [`Slot::new`]; a slot made of a shared slice is only read.
+    pub(crate) unsafe fn of<T: Copy>(data: &[T]) -> Self {
+        let address = NonNull::from(data).cast::<u8>();
+        // SAFETY: The caller promises what the constructor asks for.
+        unsafe { Self::new(address, size_of_val(data), MemoryKey::default()) }
+    }
+
+    /// Bytes.
+    pub(crate) fn len(self) -> usize {
+        self.bytes
+    }
+
+    /// The part from `start` of `bytes` bytes.
+    ///
+    /// # Panics
+    /// Where that is not inside: schedules are checked against buffers before they run.
+    pub(crate) fn part(self, start: usize, bytes: usize) -> Self {
+        assert!(
+            start <= self.bytes && bytes <= self.bytes - start,
+            "bytes {start}..+{bytes} of a slot of {}",
+            self.bytes
+        );
+        // SAFETY: `start` is inside the run, which is one allocation.
+        let address = unsafe { self.address.add(start) };
+        Self { address, bytes, ..self }
+    }
+
+    fn same_place(self, other: Self) -> bool {
+        self.address == other.address
+    }
+
+    /// As elements to read.
+    ///
+    /// # Safety
+    /// `T` has no invalid bit patterns, and nothing writes the slot while the slice lives.
+    unsafe fn read<'a, T>(self) -> &'a [T] {
+        let address = self.address.cast::<T>();
+        assert!(address.is_aligned(), "slot aligned to its elements");
+        // SAFETY: Valid and aligned; the count is rounded down to whole elements.
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), self.bytes / size_of::<T>()) }
+    }
+
+    /// As elements to write.
+    ///
+    /// # Safety
+    /// As [`Slot::read`], and nothing else reads it.
+    unsafe fn write<'a, T>(self) -> &'a mut [T] {
+        let address = self.address.cast::<T>();
+        assert!(address.is_aligned(), "slot aligned to its elements");
+        // SAFETY: As in `read`, and exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), self.bytes / size_of::<T>()) }
+    }
+}
+
+/// `dst = src`; nothing where both are the same place.
+pub(crate) fn copy(dst: Slot, src: Slot) {
+    assert_eq!(dst.bytes, src.bytes);
+    if !dst.same_place(src) {
+        // SAFETY: Both are valid for their length by their constructor; `copy` allows overlap.
+        unsafe { std::ptr::copy(src.address.as_ptr(), dst.address.as_ptr(), src.bytes) }
+    }
+}
+
+/// `dst = src` and `next = src`, in pieces that stay in the first-level cache between the two.
+pub(crate) fn copy_both(dst: Slot, next: Slot, src: Slot) {
+    const PIECE: usize = 8 << 10;
+    let mut at = 0;
+    while at < src.bytes {
+        let bytes = PIECE.min(src.bytes - at);
+        let piece = src.part(at, bytes);
+        copy(dst.part(at, bytes), piece);
+        copy(next.part(at, bytes), piece);
+        at += bytes;
+    }
+}
+
+/// The sums of one element type and operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) element_bytes: usize,
+    /// `dst = a + b`; `dst` and `a` may be the same place.
+    pub(crate) reduce: fn(dst: Slot, a: Slot, b: Slot),
+    /// `dst = a + b` and `next = dst`; `dst` and `a` may be the same place.
+    pub(crate) reduce_both: fn(dst: Slot, next: Slot, a: Slot, b: Slot),
+}
+
+/// Sums of `f32`, element by element, so that equal schedules give equal bits.
+pub(crate) const SUM_F32: Kernel =
+    Kernel { element_bytes: 4, reduce: reduce_f32, reduce_both: reduce_both_f32 };
+
+// Plain loops over slices of one length: the compiler vectorises them, which is all there is to gain, for the loops
+// run at the speed of memory.
+fn reduce_f32(dst: Slot, a: Slot, b: Slot) {
+    assert!(dst.bytes == a.bytes && a.bytes == b.bytes);
+    if dst.same_place(a) {
+        // SAFETY: `b` is a received message and `dst` ours alone; any bits are an f32.
+        let (dst, b) = unsafe { (dst.write::<f32>(), b.read::<f32>()) };
+        for (d, b) in dst.iter_mut().zip(b) {
+            *d += b;
+        }
+    } else {
+        // SAFETY: The three are apart: caller's buffers, and slots of different connections.
+        let (dst, a, b) = unsafe { (dst.write::<f32>(), a.read::<f32>(), b.read::<f32>()) };
+        for ((d, a), b) in dst.iter_mut().zip(a).zip(b) {
+            *d = a + b;
+        }
+    }
+}
+
+fn reduce_both_f32(dst: Slot, next: Slot, a: Slot, b: Slot) {
+    assert!(dst.bytes == a.bytes && a.bytes == b.bytes && next.bytes == b.bytes);
+    if dst.same_place(a) {
+        // SAFETY: As in `reduce_f32`; `next` is a sending slot of another connection.
+        let (dst, next, b) = unsafe { (dst.write::<f32>(), next.write::<f32>(), b.read::<f32>()) };
+        for ((d, n), b) in dst.iter_mut().zip(next).zip(b) {
+            let sum = *d + b;
+            *d = sum;
+            *n = sum;
+        }
+    } else {
+        // SAFETY: As above, and `a` is apart from all.
+        let (dst, next, a, b) =
+            unsafe { (dst.write::<f32>(), next.write::<f32>(), a.read::<f32>(), b.read::<f32>()) };
+        for (((d, n), a), b) in dst.iter_mut().zip(next).zip(a).zip(b) {
+            let sum = a + b;
+            *d = sum;
+            *n = sum;
+        }
+    }
+}
+
+const LINE: usize = 64;
+
+/// Zeroed memory of this process, on cache line borders. Pages cost memory once touched.
+#[derive(Debug)]
+pub(crate) struct Aligned {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: Owns its memory like a vector does.
+unsafe impl Send for Aligned {}
+
+impl Aligned {
+    /// `bytes` bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes.max(LINE), LINE)
+            .expect("sizes come from slots and buffers that exist, far below the address space");
+        // SAFETY: The size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        Self { base, layout }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: Allocated, initialised, and shared for the life of the borrow.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.layout.size()) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: As in `bytes`, and exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.layout.size()) }
+    }
+
+    /// The bytes from `start` as a slot; the owner keeps off them until it takes the slot back.
+    pub(crate) fn slot(&mut self, start: usize, bytes: usize) -> Slot {
+        // SAFETY: Owners of `Aligned` in this crate keep it as long as the slots they hand out.
+        let all = unsafe { Slot::new(self.base, self.layout.size(), MemoryKey::default()) };
+        all.part(start, bytes)
+    }
+}
+
+impl Drop for Aligned {
+    fn drop(&mut self) {
+        // SAFETY: Allocated with this layout, freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_copies() {
+        for n in [0, 1, 7, 16, 1000, 5000] {
+            let value = |k: usize| move |i: usize| f32::from(u16::try_from(i % 100 + k).unwrap());
+            let a: Vec<f32> = (0..n).map(value(1)).collect();
+            let b: Vec<f32> = (0..n).map(value(50)).collect();
+            let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+            let mut memory = Aligned::new(4 * 4 * n);
+            let mut part = |i: usize| memory.slot(i * 4 * n, 4 * n);
+            let (sa, sb, d1, d2) = (part(0), part(1), part(2), part(3));
+            let load = |slot: Slot, data: &[f32]| {
+                // SAFETY: `data` outlives the copy.
+                copy(slot, unsafe { Slot::of(data) });
+            };
+            // SAFETY: Nothing writes while the slices are compared.
+            let read = |slot: Slot| unsafe { slot.read::<f32>() };
+            load(sa, &a);
+            load(sb, &b);
+            reduce_f32(d1, sa, sb);
+            assert_eq!(read(d1), sum);
+            load(d1, &a);
+            reduce_f32(d1, d1, sb);
+            assert_eq!(read(d1), sum);
+            load(d1, &b);
+            reduce_both_f32(d1, d2, sa, sb);
+            assert_eq!((read(d1), read(d2)), (&sum[..], &sum[..]));
+            load(d1, &a);
+            load(d2, &a);
+            reduce_both_f32(d1, d2, d1, sb);
+            assert_eq!((read(d1), read(d2)), (&sum[..], &sum[..]));
+            copy_both(d1, d2, sb);
+            assert_eq!((read(d1), read(d2)), (&b[..], &b[..]));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "of a slot of 64")]
+    fn a_part_stays_inside() {
+        Aligned::new(64).slot(0, 64).part(60, 8);
+    }
+}
