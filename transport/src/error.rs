@@ -185,7 +185,7 @@ fn list(ranks: &[Rank]) -> String {
 pub enum ConnectError {
     /// The ranks do not match, or are not all there.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Box<Refusal>),
     /// Rank 0 was not found.
     #[error("rank 0 never came within {limit:?}: {place}: {cause}")]
     NoRankZero {
@@ -255,10 +255,10 @@ pub enum ConnectError {
 pub enum TransportError {
     /// The group is broken; every rank gets this, within the time limit.
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(Box<Failure>),
     /// An earlier operation failed; nothing was sent.
     #[error("the communicator is unusable since an earlier failure: {0}")]
-    Unusable(Failure),
+    Unusable(Box<Failure>),
     /// The plan has no schedule for this; nothing was sent.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -275,4 +275,10 @@ pub enum TransportError {
     /// The communicator was made for other collectives; nothing was sent.
     #[error("the communicator was not made for {0}")]
     NotConnected(Collective),
+}
+
+impl From<Refusal> for ConnectError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
 }

@@ -1,12 +1,35 @@
-//! Executes a plan: schedules (pure), and the links, memory and processes that run them.
-#![deny(unsafe_code)]
+//! Executes a plan: collectives between processes, along the channels the plan names.
+//!
+//! ```text
+//!   Plan ── schedule (pure) ──▶ Schedule ──┐
+//!                                          ├─▶ executor ──▶ links ──▶ peers
+//!   Rendezvous ── who is where ──▶ mesh ───┘   one thread polls every lane; no lock or allocation per chunk
+//! ```
+//!
+//! The transport decides nothing the plan has decided; it only picks the link that reaches a peer. A rank that dies, falls
+//! silent or holds another plan ends the operation on every rank, within a time limit and with an error that names it.
 
 pub mod error;
 pub mod rendezvous;
 pub mod schedule;
 pub mod testing;
 
+mod communicator;
+mod control;
+mod executor;
 mod frame;
 mod host;
 mod link;
 mod memory;
+mod memory_limit;
+mod mesh;
+mod waiter;
+
+pub use communicator::{Communicator, Options, ReduceOp, Stats, Transport, plan_digest};
+pub use control::fuzz_messages;
+pub use error::{ConnectError, Failure, TransportError};
+pub use executor::{StepDone, StepHook};
+pub use link::LinkKind;
+pub use link::tcp::fuzz_header;
+pub use memory_limit::{MemoryLimit, memory_limit};
+pub use rendezvous::Rendezvous;

@@ -46,15 +46,6 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// Which connection, in a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct ConnectionId {
-    pub(crate) from: Rank,
-    pub(crate) to: Rank,
-    pub(crate) channel: u32,
-    pub(crate) connection: u32,
-}
-
 /// What the two ends of a message must agree on: which operation it belongs to, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tag {
@@ -72,7 +63,7 @@ pub(crate) struct Tag {
 pub(crate) fn signature(collective: Collective, root: Option<Rank>) -> u64 {
     let place = Collective::ALL.iter().position(|c| *c == collective).unwrap_or(0xff);
     // Bits 8 to 23 are for the element type and the reduction; 0 is f32 and sum.
-    (place as u64) | root.map_or(u64::from(u32::MAX), |r| u64::from(r.0)) << 32
+    (place as u64) | u64::from(root.map_or(u32::MAX, |r| r.0)) << 32
 }
 
 impl fmt::Display for Tag {

@@ -24,7 +24,11 @@ pub(crate) struct Slot {
     address: NonNull<u8>,
     bytes: usize,
     pub(crate) space: Space,
-    pub(crate) key: MemoryKey,
+    #[expect(
+        dead_code,
+        reason = "read by links that name memory to a peer, which those of this version need not"
+    )]
+    key: MemoryKey,
 }
 
 // SAFETY: A slot is an address; whoever made it answers for what is behind it (`Slot::new`), on every thread.
@@ -37,21 +41,6 @@ impl Slot {
     /// when its operation ends. Nobody else writes it in that time.
     pub(crate) unsafe fn new(address: NonNull<u8>, bytes: usize, key: MemoryKey) -> Self {
         Self { address, bytes, space: Space::Host, key }
-    }
-
-    /// The elements of a caller's buffer, for the time of one operation.
-    ///
-    /// # Safety
-    /// As [`Slot::new`]; a slot made of a shared slice is only read.
-    pub(crate) unsafe fn of<T: Copy>(data: &[T]) -> Self {
-        let address = NonNull::from(data).cast::<u8>();
-        // SAFETY: The caller promises what the constructor asks for.
-        unsafe { Self::new(address, size_of_val(data), MemoryKey::default()) }
-    }
-
-    /// Bytes.
-    pub(crate) fn len(self) -> usize {
-        self.bytes
     }
 
     /// The part from `start` of `bytes` bytes.
@@ -96,6 +85,22 @@ impl Slot {
     }
 }
 
+/// A caller's buffer to read. The communicator drops it before the caller's borrow ends: it runs every operation to its end,
+/// and no link keeps a place it did not hand out itself.
+pub(crate) fn caller<T: Copy>(data: &[T]) -> Slot {
+    let address = NonNull::from(data).cast::<u8>();
+    // SAFETY: Valid for reads for the length of the slice, for as long as the doc above says.
+    unsafe { Slot::new(address, size_of_val(data), MemoryKey::default()) }
+}
+
+/// A caller's buffer to read and write, as [`caller`].
+pub(crate) fn caller_mut<T: Copy>(data: &mut [T]) -> Slot {
+    let bytes = size_of_val(data);
+    let address = NonNull::from(data).cast::<u8>();
+    // SAFETY: Valid and exclusive for the length of the slice, for as long as the doc of `caller` says.
+    unsafe { Slot::new(address, bytes, MemoryKey::default()) }
+}
+
 /// `dst = src`; nothing where both are the same place.
 pub(crate) fn copy(dst: Slot, src: Slot) {
     assert_eq!(dst.bytes, src.bytes);
@@ -121,6 +126,8 @@ pub(crate) fn copy_both(dst: Slot, next: Slot, src: Slot) {
 /// The sums of one element type and operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
+    /// Memory it works on.
+    pub(crate) space: Space,
     pub(crate) element_bytes: usize,
     /// `dst = a + b`; `dst` and `a` may be the same place.
     pub(crate) reduce: fn(dst: Slot, a: Slot, b: Slot),
@@ -129,23 +136,30 @@ pub(crate) struct Kernel {
 }
 
 /// Sums of `f32`, element by element, so that equal schedules give equal bits.
-pub(crate) const SUM_F32: Kernel =
-    Kernel { element_bytes: 4, reduce: reduce_f32, reduce_both: reduce_both_f32 };
+pub(crate) const SUM_F32: Kernel = Kernel {
+    space: Space::Host,
+    element_bytes: 4,
+    reduce: reduce_f32,
+    reduce_both: reduce_both_f32,
+};
 
 // Plain loops over slices of one length: the compiler vectorises them, which is all there is to gain, for the loops
-// run at the speed of memory.
+// run at the speed of memory. `dst` and `a` are apart or the same place (input and output of one operation), `b` is a
+// received message, `next` a sending slot of another connection: no two of these overlap.
 fn reduce_f32(dst: Slot, a: Slot, b: Slot) {
     assert!(dst.bytes == a.bytes && a.bytes == b.bytes);
+    // SAFETY: Any bits are an f32, and nothing writes a received message.
+    let b = unsafe { b.read::<f32>() };
+    // SAFETY: Written here alone; `a` is read below only where it is apart.
+    let d = unsafe { dst.write::<f32>() };
     if dst.same_place(a) {
-        // SAFETY: `b` is a received message and `dst` ours alone; any bits are an f32.
-        let (dst, b) = unsafe { (dst.write::<f32>(), b.read::<f32>()) };
-        for (d, b) in dst.iter_mut().zip(b) {
+        for (d, b) in d.iter_mut().zip(b) {
             *d += b;
         }
     } else {
-        // SAFETY: The three are apart: caller's buffers, and slots of different connections.
-        let (dst, a, b) = unsafe { (dst.write::<f32>(), a.read::<f32>(), b.read::<f32>()) };
-        for ((d, a), b) in dst.iter_mut().zip(a).zip(b) {
+        // SAFETY: Apart from `dst`.
+        let a = unsafe { a.read::<f32>() };
+        for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
             *d = a + b;
         }
     }
@@ -153,19 +167,22 @@ fn reduce_f32(dst: Slot, a: Slot, b: Slot) {
 
 fn reduce_both_f32(dst: Slot, next: Slot, a: Slot, b: Slot) {
     assert!(dst.bytes == a.bytes && a.bytes == b.bytes && next.bytes == b.bytes);
+    // SAFETY: As in `reduce_f32`.
+    let b = unsafe { b.read::<f32>() };
+    // SAFETY: As in `reduce_f32`.
+    let d = unsafe { dst.write::<f32>() };
+    // SAFETY: This rank's until it is posted.
+    let next = unsafe { next.write::<f32>() };
     if dst.same_place(a) {
-        // SAFETY: As in `reduce_f32`; `next` is a sending slot of another connection.
-        let (dst, next, b) = unsafe { (dst.write::<f32>(), next.write::<f32>(), b.read::<f32>()) };
-        for ((d, n), b) in dst.iter_mut().zip(next).zip(b) {
+        for ((d, n), b) in d.iter_mut().zip(next).zip(b) {
             let sum = *d + b;
             *d = sum;
             *n = sum;
         }
     } else {
-        // SAFETY: As above, and `a` is apart from all.
-        let (dst, next, a, b) =
-            unsafe { (dst.write::<f32>(), next.write::<f32>(), a.read::<f32>(), b.read::<f32>()) };
-        for (((d, n), a), b) in dst.iter_mut().zip(next).zip(a).zip(b) {
+        // SAFETY: Apart from `dst`.
+        let a = unsafe { a.read::<f32>() };
+        for (((d, n), a), b) in d.iter_mut().zip(next).zip(a).zip(b) {
             let sum = a + b;
             *d = sum;
             *n = sum;
@@ -236,8 +253,7 @@ mod tests {
             let mut part = |i: usize| memory.slot(i * 4 * n, 4 * n);
             let (sa, sb, d1, d2) = (part(0), part(1), part(2), part(3));
             let load = |slot: Slot, data: &[f32]| {
-                // SAFETY: `data` outlives the copy.
-                copy(slot, unsafe { Slot::of(data) });
+                copy(slot, caller(data));
             };
             // SAFETY: Nothing writes while the slices are compared.
             let read = |slot: Slot| unsafe { slot.read::<f32>() };

@@ -24,6 +24,7 @@ use crate::host::Host;
 
 mod client;
 mod place;
+pub(crate) use place::listen;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -167,6 +168,10 @@ pub(crate) struct Reach {
 impl Join {
     pub(crate) fn new(rank: Rank, claims: Vec<(String, String)>, reach: Reach) -> Self {
         Self { protocol: PROTOCOL.to_owned(), rank, claims, reach }
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.reach.host
     }
 
     /// The first claim on which two ranks differ.

@@ -207,6 +207,50 @@ pub fn schedule(
     Ok(Schedule { collective, count, root, programs })
 }
 
+/// One direction of traffic between two ranks on one channel.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+pub(crate) struct ConnectionId {
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    pub(crate) channel: u32,
+    pub(crate) connection: u32,
+}
+
+/// Every connection that schedules for `collectives` may use, sorted.
+pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<ConnectionId> {
+    let mut all = Vec::new();
+    for Selected { id, channel } in channel_ids(plan) {
+        let mut add = |from, to, connection| {
+            all.push(ConnectionId { from, to, channel: id, connection });
+        };
+        let wanted = |c: &&Collective| collectives.contains(c);
+        for collective in channel.collectives.iter().filter(wanted) {
+            match channel.pattern {
+                Pattern::Ring => {
+                    let next = channel.ranks.iter().cycle().skip(1);
+                    channel.ranks.iter().zip(next).for_each(|(a, b)| add(*a, *b, 0));
+                }
+                Pattern::Tree => {
+                    let (up, down): (&[_], &[_]) = match collective {
+                        Collective::AllReduce => (&channel.reduce_edges, &channel.edges),
+                        Collective::Reduce | Collective::ReduceScatter => (&channel.edges, &[]),
+                        _ => (&[], &channel.edges),
+                    };
+                    up.iter().for_each(|e| add(e.from, e.to, tree::UP));
+                    down.iter().for_each(|e| add(e.from, e.to, tree::DOWN));
+                }
+                Pattern::Pairs => {}
+            }
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    all.retain(|c| c.from != c.to);
+    all
+}
+
 /// All-gather and reduce-scatter: rings carry a part of every shard, trees a part of their root's.
 fn sharded(job: &mut Job<'_>, channels: &[Selected<'_>]) -> Result<(), ScheduleError> {
     let (collective, count, ranks) = (job.collective, job.count, job.programs.len());

@@ -264,7 +264,7 @@ mod tests {
     fn a_sleeper_is_woken_once_and_a_waking_rank_is_not() {
         let (mut transmit, receive) = halves(4);
         let rung = |pair: &Pair| rustix::io::read(&pair.peer_doorbell.0, &mut [0_u8; 8]).is_ok();
-        let mut post = |transmit: &mut ShmTransmit| {
+        let post = |transmit: &mut ShmTransmit| {
             transmit.poll_slot().unwrap().unwrap();
             transmit.post(&tag(0, 8)).unwrap();
             rung(&transmit.pair)

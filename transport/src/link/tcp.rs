@@ -11,8 +11,9 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 
-use super::{ConnectionId, Interest, LinkError, Receive, Tag, Transmit};
+use super::{Interest, LinkError, Receive, Tag, Transmit};
 use crate::memory::{Aligned, Slot};
+use crate::schedule::ConnectionId;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"tpd1");
 const HEADER: usize = 64;

@@ -137,7 +137,21 @@ fn check(
     let n = plan.ranks.len();
     let sizing = Sizing::new(4, slot_bytes).unwrap();
     let schedule = schedule(plan, collective, Some(Rank(root)), count, sizing).unwrap();
-    for program in &schedule.programs {
+    let connections = connections(plan, &[collective]);
+    for (me, program) in schedule.programs.iter().enumerate() {
+        for lane in &program.lanes {
+            let id = |from, to| ConnectionId {
+                from,
+                to,
+                channel: lane.channel,
+                connection: lane.connection,
+            };
+            let inbound = lane.recv_from.map(|peer| id(peer, rank(me)));
+            let outbound = lane.send_to.map(|peer| id(rank(me), peer));
+            for used in inbound.into_iter().chain(outbound) {
+                assert!(connections.contains(&used), "{used:?} is announced");
+            }
+        }
         for step in program.lanes.iter().flat_map(|l| &l.steps) {
             assert!(step.src.count > 0 && step.src.count == step.dst.count);
             assert!(step.src.count * 4 <= slot_bytes || step.op == Op::Copy);

@@ -18,8 +18,8 @@ use topology::{Collective, Rank};
 use super::{Job, ScheduleError, Selected, split, step};
 
 /// Connection numbers within a tree's channel.
-const UP: u32 = 0;
-const DOWN: u32 = 1;
+pub(super) const UP: u32 = 0;
+pub(super) const DOWN: u32 = 1;
 
 /// A spanning tree, by rank.
 struct Tree {

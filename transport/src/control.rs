@@ -1,0 +1,356 @@
+//! The connections over which ranks tell each other that they live, that they leave, and what went wrong.
+//!
+//! Every rank has one to each peer of its plan and one to rank 0. It costs nothing while data moves: it is read only by a
+//! rank that waits. A process that dies closes it; a rank that fails tells everybody it knows, who pass it on. A rank
+//! that has waited a while says so now and then, with whom it thinks everybody waits for; one that says nothing is
+//! suspected itself. So the silent rank's number travels along the chain of those that wait.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+use topology::Rank;
+
+use crate::error::{Culprit, Failure};
+use crate::frame;
+use crate::link::LinkKind;
+
+/// Longest time a failing rank takes to tell its peers, should their buffers be full.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Message {
+    /// The sender waits; for whom, as far as it knows.
+    Waiting {
+        suspect: Rank,
+    },
+    Failed(Failure),
+    /// The sender has done its part and leaves.
+    Goodbye,
+}
+
+/// Reads any bytes as control messages; what a fuzzer calls.
+pub fn fuzz_messages(bytes: &[u8]) {
+    let mut inbound = bytes.to_vec();
+    while let Ok(Some(message)) = frame::decode::<Message>(&mut inbound) {
+        let mut again = frame::encode(&message);
+        let read = frame::decode::<Message>(&mut again).expect("what was encoded decodes");
+        assert_eq!(read, Some(message));
+    }
+}
+
+/// A stream of either family.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(s) => s.set_nonblocking(true),
+            Self::Tcp(s) => s.set_nonblocking(true),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(s) => s.as_fd(),
+            Self::Tcp(s) => s.as_fd(),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(s) => (&mut &*s).read(out),
+            Stream::Tcp(s) => (&mut &*s).read(out),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(s) => (&mut &*s).write(data),
+            Stream::Tcp(s) => (&mut &*s).write(data),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// ```text
+///   Here ── Goodbye ──▶ Left          both ── end of stream ──▶ closed; from Here that is a loss
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Here,
+    Left,
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    culprit: Culprit,
+    stream: Stream,
+    open: bool,
+    state: State,
+    inbound: Vec<u8>,
+    outbound: Vec<u8>,
+    /// When it last said that it waits, and for whom.
+    heard: Option<(Instant, Rank)>,
+}
+
+impl Peer {
+    /// `stream` is non-blocking.
+    pub(crate) fn new(rank: Rank, host: String, link: Option<LinkKind>, stream: Stream) -> Self {
+        Self {
+            culprit: Culprit { rank, host, link },
+            stream,
+            open: true,
+            state: State::Here,
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            heard: None,
+        }
+    }
+
+    /// Sends what fits; a peer that is gone or does not read is none of this rank's trouble here.
+    fn flush(&mut self) {
+        while self.open && !self.outbound.is_empty() {
+            match (&self.stream).write(&self.outbound) {
+                Ok(bytes) if bytes > 0 => drop(self.outbound.drain(..bytes)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(_) | Err(_) => self.outbound.clear(),
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Message) {
+        if self.open {
+            self.outbound.extend(frame::encode(message));
+            self.flush();
+        }
+    }
+}
+
+/// What listening to the peers brought.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// A rank knows of a failure.
+    Told(Failure),
+    /// A rank's process ended, or its host was cut off.
+    Lost { culprit: Culprit, cause: String },
+}
+
+/// All peers.
+#[derive(Debug)]
+pub(crate) struct Control {
+    own: Rank,
+    peers: Vec<Peer>,
+    /// Host names by rank, for ranks that are no peers.
+    hosts: Vec<String>,
+}
+
+impl Control {
+    pub(crate) fn new(own: Rank, peers: Vec<Peer>, hosts: Vec<String>) -> Self {
+        Self { own, peers, hosts }
+    }
+
+    pub(crate) fn culprit(&self, rank: Rank) -> Culprit {
+        let peer = self.peers.iter().find(|p| p.culprit.rank == rank);
+        peer.map_or_else(
+            || Culprit {
+                rank,
+                host: self.hosts.get(rank.index()).cloned().unwrap_or_default(),
+                link: None,
+            },
+            |p| p.culprit.clone(),
+        )
+    }
+
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.peers.iter().filter(|p| p.open).map(|p| p.stream.as_fd())
+    }
+
+    /// Whether a rank has left in good order.
+    pub(crate) fn has_left(&self, rank: Rank) -> bool {
+        self.peers.iter().any(|p| p.culprit.rank == rank && p.state == State::Left)
+    }
+
+    /// Reads what has come; what a rank was told goes before what it noticed itself.
+    pub(crate) fn listen(&mut self) -> Option<Notice> {
+        let mut fds: Vec<_> =
+            self.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        if !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(ready) if ready > 0) {
+            return None;
+        }
+        let (mut told, mut lost) = (None, None);
+        for peer in self.peers.iter_mut().filter(|p| p.open) {
+            let read = frame::fill(&peer.stream, &mut peer.inbound);
+            let cause = loop {
+                match frame::decode(&mut peer.inbound) {
+                    Ok(Some(Message::Waiting { suspect })) => {
+                        peer.heard = Some((Instant::now(), suspect));
+                    }
+                    Ok(Some(Message::Failed(failure))) => told = told.or(Some(failure)),
+                    Ok(Some(Message::Goodbye)) => peer.state = State::Left,
+                    Ok(None) => match read {
+                        Ok(true) => break None,
+                        Ok(false) => break Some("its process ended".to_owned()),
+                        Err(error) => break Some(error.to_string()),
+                    },
+                    Err(error) => break Some(format!("it sent nonsense: {error}")),
+                }
+            };
+            if let Some(cause) = cause {
+                peer.open = false;
+                if peer.state == State::Here {
+                    lost = lost
+                        .or_else(|| Some(Notice::Lost { culprit: peer.culprit.clone(), cause }));
+                }
+            }
+        }
+        told.map(Notice::Told).or(lost)
+    }
+
+    /// Whom everybody waits for, seen from a rank that waits for `peer`: the peer itself where it has not been heard
+    /// within `recent`, else whom it suspects.
+    pub(crate) fn suspect(&self, peer: Rank, recent: Duration) -> Rank {
+        let heard = self.peers.iter().find(|p| p.culprit.rank == peer).and_then(|p| p.heard);
+        match heard {
+            Some((at, suspect)) if at.elapsed() < recent && suspect != self.own => suspect,
+            _ => peer,
+        }
+    }
+
+    /// Tells all peers that this rank waits.
+    pub(crate) fn wait_for(&mut self, suspect: Rank) {
+        for peer in &mut self.peers {
+            // A peer that does not read needs no second copy.
+            if peer.outbound.is_empty() {
+                peer.say(&Message::Waiting { suspect });
+            } else {
+                peer.flush();
+            }
+        }
+    }
+
+    /// Tells all peers of a failure.
+    pub(crate) fn fail(&mut self, failure: &Failure) {
+        self.farewell(&Message::Failed(failure.clone()));
+    }
+
+    /// Tells all peers that this rank leaves in good order.
+    pub(crate) fn leave(&mut self) {
+        self.farewell(&Message::Goodbye);
+    }
+
+    fn farewell(&mut self, message: &Message) {
+        for peer in &mut self.peers {
+            peer.say(message);
+        }
+        let deadline = Instant::now() + FAREWELL;
+        while let Some(left) = frame::remaining(deadline) {
+            let mut fds: Vec<_> = self
+                .peers
+                .iter()
+                .filter(|p| p.open && !p.outbound.is_empty())
+                .map(|p| PollFd::from_borrowed_fd(p.stream.as_fd(), PollFlags::OUT))
+                .collect();
+            if fds.is_empty() {
+                return;
+            }
+            let left = Timespec::try_from(left).unwrap_or_default();
+            let _ = poll(&mut fds, Some(&left));
+            self.peers.iter_mut().for_each(Peer::flush);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A control with peers 1 and 2, and their ends.
+    fn control() -> (Control, Control, UnixStream) {
+        let pair = || {
+            let (a, b) = UnixStream::pair().unwrap();
+            a.set_nonblocking(true).unwrap();
+            b.set_nonblocking(true).unwrap();
+            (a, b)
+        };
+        let ((a, one), (b, two)) = (pair(), pair());
+        let peer = |rank, stream| {
+            Peer::new(Rank(rank), format!("host{rank}"), Some(LinkKind::Shm), Stream::Unix(stream))
+        };
+        let hosts: Vec<_> = (0..4).map(|r| format!("host{r}")).collect();
+        let own = Control::new(Rank(0), vec![peer(1, a), peer(2, b)], hosts.clone());
+        (own, Control::new(Rank(1), vec![peer(0, one)], hosts), two)
+    }
+
+    fn failure() -> Failure {
+        Failure::Timeout {
+            culprit: Culprit { rank: Rank(3), host: "host3".into(), link: None },
+            waited: Duration::from_secs(1),
+            step: None,
+            reported_by: Rank(1),
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_before_the_end_is_noticed() {
+        let (mut own, mut one, two) = control();
+        assert!(own.listen().is_none());
+        one.fail(&failure());
+        drop((one, two));
+        assert!(matches!(own.listen(), Some(Notice::Told(f)) if f == failure()));
+    }
+
+    #[test]
+    fn an_end_without_goodbye_is_a_loss() {
+        let (mut own, mut one, two) = control();
+        one.leave();
+        drop(one);
+        assert!(own.listen().is_none());
+        assert!(own.has_left(Rank(1)) && !own.has_left(Rank(2)));
+        drop(two);
+        let Some(Notice::Lost { culprit, .. }) = own.listen() else { panic!("a loss") };
+        assert_eq!(culprit.to_string(), "rank 2 on host2 (link shm)");
+        assert_eq!(own.culprit(Rank(3)).to_string(), "rank 3 on host3");
+        assert!(own.listen().is_none(), "noticed once");
+    }
+
+    #[test]
+    fn the_silent_rank_is_suspected() {
+        let (mut own, mut one, _two) = control();
+        let recent = Duration::from_secs(60);
+        assert_eq!(own.suspect(Rank(1), recent), Rank(1));
+        one.wait_for(Rank(3));
+        own.listen();
+        assert_eq!(own.suspect(Rank(1), recent), Rank(3));
+        assert_eq!(own.suspect(Rank(1), Duration::ZERO), Rank(1), "that was too long ago");
+        assert_eq!(own.suspect(Rank(2), recent), Rank(2));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            fuzz_messages(&bytes);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Runs one rank's program: every lane as far as it goes, over and over, in the caller's thread.
+//!
+//! Nothing here blocks or looks at a clock, so an operation can as well be driven from a handle or a progress thread.
+
+use std::sync::Arc;
+
+use topology::Rank;
+use topology::schedule::{Buffer, Op, Program, Slice, Step};
+
+use crate::error::StepName;
+use crate::link::{Interest, LinkError, LinkKind, Receive, Tag, Transmit};
+use crate::memory::{Kernel, Slot, copy, copy_both};
+use crate::mesh::Half;
+use crate::schedule::ConnectionId;
+
+/// The halves of all connections, each list sorted by connection.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) transmit: Vec<Half<dyn Transmit>>,
+    pub(crate) receive: Vec<Half<dyn Receive>>,
+}
+
+/// A lane with its links found.
+#[derive(Debug)]
+struct Lane {
+    channel: u32,
+    connection: u32,
+    /// Index into [`Links::receive`].
+    receive: Option<usize>,
+    /// Index into [`Links::transmit`].
+    transmit: Option<usize>,
+    steps: Vec<Step>,
+}
+
+/// A program ready to run, any number of times.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    lanes: Vec<Lane>,
+    /// Elements.
+    pub(crate) scratch: usize,
+    /// Steps of all lanes.
+    pub(crate) steps: usize,
+    /// Channels it uses.
+    pub(crate) channels: usize,
+}
+
+impl Compiled {
+    /// `None` where a lane's connection does not exist, two lanes would share one, or a step has no peer for what it does.
+    pub(crate) fn new(own: Rank, program: Program, links: &Links) -> Option<Self> {
+        let mut used = (vec![false; links.receive.len()], vec![false; links.transmit.len()]);
+        let claim = |used: &mut Vec<bool>, at: Option<usize>| {
+            let at = at?;
+            (!std::mem::replace(&mut used[at], true)).then_some(at)
+        };
+        let mut lanes = Vec::with_capacity(program.lanes.len());
+        for lane in program.lanes {
+            let (channel, connection) = (lane.channel, lane.connection);
+            let receive = match lane.recv_from {
+                Some(from) => {
+                    let id = ConnectionId { from, to: own, channel, connection };
+                    Some(claim(&mut used.0, find(&links.receive, id))?)
+                }
+                None => None,
+            };
+            let transmit = match lane.send_to {
+                Some(to) => {
+                    let id = ConnectionId { from: own, to, channel, connection };
+                    Some(claim(&mut used.1, find(&links.transmit, id))?)
+                }
+                None => None,
+            };
+            let fits = |step: &Step| {
+                (!step.op.receives() || receive.is_some())
+                    && (!step.op.sends() || transmit.is_some())
+            };
+            if !lane.steps.iter().all(fits) {
+                return None;
+            }
+            lanes.push(Lane { channel, connection, receive, transmit, steps: lane.steps });
+        }
+        let steps = lanes.iter().map(|lane| lane.steps.len()).sum();
+        let mut channels: Vec<_> = lanes.iter().map(|lane| lane.channel).collect();
+        channels.sort_unstable();
+        channels.dedup();
+        Some(Self { lanes, scratch: program.scratch, steps, channels: channels.len() })
+    }
+}
+
+fn find<L: ?Sized>(halves: &[Half<L>], id: ConnectionId) -> Option<usize> {
+    halves.binary_search_by_key(&id, |half| half.id).ok()
+}
+
+/// The caller's buffers and the communicator's own. In place, input and output are one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    pub(crate) input: Slot,
+    pub(crate) output: Slot,
+    pub(crate) scratch: Slot,
+}
+
+/// What a lane waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocked {
+    /// Nothing: it ran, or is done.
+    No,
+    /// A step of another lane.
+    Lane,
+    /// A message.
+    Message,
+    /// A free slot, or that posted messages leave.
+    Slot,
+}
+
+/// A step that was done; what a hook sees.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StepDone {
+    /// Which.
+    pub step: StepName,
+    /// Steps of the operation done so far on this rank, this one included.
+    pub done: usize,
+    /// Steps of the operation on this rank.
+    pub of: usize,
+}
+
+/// Called after every step; for traces and for tests that stop at one.
+pub type StepHook = Box<dyn FnMut(&StepDone) + Send>;
+
+/// Whether [`Operation::progress`] got anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Done,
+    Moved,
+    Blocked,
+}
+
+/// A link that failed under a lane.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) peer: Rank,
+    pub(crate) step: StepName,
+    pub(crate) error: LinkError,
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    program: Arc<Compiled>,
+    buffers: Buffers,
+    kernel: Kernel,
+    /// Without the length, which is each step's.
+    tag: Tag,
+    collective: topology::Collective,
+    /// Next step of each lane.
+    counters: Vec<usize>,
+    blocked: Vec<Blocked>,
+    done: usize,
+}
+
+impl Operation {
+    pub(crate) fn new(
+        program: Arc<Compiled>,
+        buffers: Buffers,
+        kernel: Kernel,
+        tag: Tag,
+        collective: topology::Collective,
+    ) -> Self {
+        let spaces = [buffers.input.space, buffers.output.space, buffers.scratch.space];
+        assert_eq!(spaces, [kernel.space; 3], "a kernel for the memory it works on");
+        let lanes = program.lanes.len();
+        Self {
+            program,
+            buffers,
+            kernel,
+            tag,
+            collective,
+            counters: vec![0; lanes],
+            blocked: vec![Blocked::No; lanes],
+            done: 0,
+        }
+    }
+
+    /// Runs every lane as far as it goes now.
+    pub(crate) fn progress(
+        &mut self,
+        links: &mut Links,
+        hook: &mut Option<StepHook>,
+    ) -> Result<Progress, Broken> {
+        let before = self.done;
+        let mut all_done = true;
+        let program = Arc::clone(&self.program);
+        for (l, lane) in program.lanes.iter().enumerate() {
+            let outcome = self.run_lane(l, lane, links, hook);
+            self.blocked[l] = match outcome {
+                Ok(blocked) => blocked,
+                Err((peer, error)) => return Err(Broken { peer, step: self.name(l, lane), error }),
+            };
+            all_done &= self.counters[l] == lane.steps.len() && self.blocked[l] == Blocked::No;
+        }
+        Ok(match (all_done, self.done > before) {
+            (true, _) => Progress::Done,
+            (false, true) => Progress::Moved,
+            (false, false) => Progress::Blocked,
+        })
+    }
+
+    fn run_lane(
+        &mut self,
+        l: usize,
+        lane: &Lane,
+        links: &mut Links,
+        hook: &mut Option<StepHook>,
+    ) -> Result<Blocked, (Rank, LinkError)> {
+        while let Some(step) = lane.steps.get(self.counters[l]) {
+            let ready =
+                |d: &topology::schedule::StepRef| self.counters[d.lane as usize] > d.step as usize;
+            if !step.after.iter().all(ready) {
+                return Ok(Blocked::Lane);
+            }
+            let bytes = step.src.count * self.kernel.element_bytes;
+            // Messages are at most a slot, which is checked to be below 4 GiB.
+            let tag = Tag { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ..self.tag };
+            let received = match lane.receive.filter(|_| step.op.receives()) {
+                Some(at) => {
+                    let half = &mut links.receive[at];
+                    match half.link.poll_message(&tag).map_err(|e| (half.id.from, e))? {
+                        Some(slot) => Some(slot),
+                        None => return Ok(Blocked::Message),
+                    }
+                }
+                None => None,
+            };
+            let next = match lane.transmit.filter(|_| step.op.sends()) {
+                Some(at) => {
+                    let half = &mut links.transmit[at];
+                    match half.link.poll_slot().map_err(|e| (half.id.to, e))? {
+                        Some(slot) => Some(slot.part(0, bytes)),
+                        None => return Ok(Blocked::Slot),
+                    }
+                }
+                None => None,
+            };
+            self.compute(step, received, next);
+            if let Some(at) = lane.receive.filter(|_| received.is_some()) {
+                links.receive[at].link.release();
+            }
+            if let Some(at) = lane.transmit.filter(|_| next.is_some()) {
+                let half = &mut links.transmit[at];
+                half.link.post(&tag).map_err(|e| (half.id.to, e))?;
+            }
+            self.done += 1;
+            if let Some(hook) = hook {
+                let step = self.name(l, lane);
+                hook(&StepDone { step, done: self.done, of: self.program.steps });
+            }
+            self.counters[l] += 1;
+        }
+        if let Some(at) = lane.transmit {
+            let half = &mut links.transmit[at];
+            if !half.link.poll_flushed().map_err(|e| (half.id.to, e))? {
+                return Ok(Blocked::Slot);
+            }
+        }
+        Ok(Blocked::No)
+    }
+
+    fn place(&self, slice: Slice) -> Slot {
+        let buffer = match slice.buffer {
+            Buffer::Input => self.buffers.input,
+            Buffer::Output => self.buffers.output,
+            Buffer::Scratch => self.buffers.scratch,
+        };
+        let size = self.kernel.element_bytes;
+        buffer.part(slice.offset * size, slice.count * size)
+    }
+
+    fn compute(&self, step: &Step, received: Option<Slot>, next: Option<Slot>) {
+        let (src, dst) = (self.place(step.src), self.place(step.dst));
+        match (step.op, received, next) {
+            (Op::Copy, ..) => copy(dst, src),
+            (Op::Reduce, ..) => (self.kernel.reduce)(dst, dst, src),
+            (Op::Send, _, Some(next)) => copy(next, src),
+            (Op::Recv, Some(r), _) => copy(dst, r),
+            (Op::RecvCopySend, Some(r), Some(next)) => copy_both(dst, next, r),
+            (Op::RecvReduceCopy, Some(r), _) => (self.kernel.reduce)(dst, src, r),
+            (Op::RecvReduceSend, Some(r), Some(next)) => (self.kernel.reduce)(next, src, r),
+            (Op::RecvReduceCopySend, Some(r), Some(next)) => {
+                (self.kernel.reduce_both)(dst, next, src, r);
+            }
+            (op, ..) => unreachable!("a {op:?} without its link, which compiling refuses"),
+        }
+    }
+
+    fn name(&self, l: usize, lane: &Lane) -> StepName {
+        StepName {
+            operation: self.tag.operation,
+            collective: self.collective,
+            channel: lane.channel,
+            connection: lane.connection,
+            step: self.counters[l],
+            of: lane.steps.len(),
+        }
+    }
+
+    /// The first lane that waits for a peer: for whom, and where.
+    pub(crate) fn waits_for(&self, links: &Links) -> Option<(Rank, LinkKind, StepName)> {
+        self.program.lanes.iter().enumerate().find_map(|(l, lane)| {
+            let (peer, kind) = match self.blocked[l] {
+                Blocked::Message => {
+                    let half = &links.receive[lane.receive?];
+                    (half.id.from, half.kind)
+                }
+                Blocked::Slot => {
+                    let half = &links.transmit[lane.transmit?];
+                    (half.id.to, half.kind)
+                }
+                Blocked::No | Blocked::Lane => return None,
+            };
+            Some((peer, kind, self.name(l, lane)))
+        })
+    }
+
+    /// What to sleep on.
+    pub(crate) fn interests<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = Interest<'a>> {
+        self.program.lanes.iter().zip(&self.blocked).filter_map(|(lane, blocked)| match blocked {
+            Blocked::Message => Some(links.receive[lane.receive?].link.interest()),
+            Blocked::Slot => Some(links.transmit[lane.transmit?].link.interest()),
+            Blocked::No | Blocked::Lane => None,
+        })
+    }
+}

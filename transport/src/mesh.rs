@@ -1,0 +1,421 @@
+//! Connects this rank to the peers its plan names, and to rank 0.
+//!
+//! Of two ranks the upper dials. It first dials all its peers and sends each what it needs (over the kernel's backlog, so
+//! nobody need be listening yet), then accepts, then reads the answers: no order of ranks can deadlock.
+//!
+//! ```text
+//!   shared memory   one Unix stream per pair: hello, memory and doorbell ──▶   ◀── doorbell;   then control
+//!   TCP             one stream per pair for control, one per connection of the plan; each begins with a hello
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use topology::Rank;
+
+use crate::communicator::{Options, Transport};
+use crate::control::{Control, Peer, Stream};
+use crate::error::{ConnectError, Culprit};
+use crate::frame::{self, remaining};
+use crate::host::Host;
+use crate::link::shm::{Doorbell, Layout, Pair, Segment, ShmReceive, ShmTransmit, Side};
+use crate::link::tcp::{Identity, TcpReceive, TcpTransmit};
+use crate::link::{LinkKind, Receive, Transmit};
+use crate::rendezvous::{Group, Reach, listen};
+use crate::schedule::ConnectionId;
+
+/// Longest time a stranger on the listening port may take to say who it is.
+const STRANGER: Duration = Duration::from_secs(2);
+
+/// Begins every stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    session: u64,
+    from: Rank,
+    /// `None` on the control stream.
+    data: Option<ConnectionId>,
+}
+
+/// Where this rank can be reached; opened before it joins, so that no peer comes too early.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    tcp: TcpListener,
+    unix: UnixListener,
+    pub(crate) reach: Reach,
+}
+
+impl Listeners {
+    pub(crate) fn open(local: bool) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let tcp = listen(local, 0)?;
+        // Process numbers repeat across PID namespaces that share a network, ports do not.
+        let port = tcp.local_addr()?.port();
+        let name = format!("topod-transport-{}-{port}-{count}", std::process::id());
+        let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
+        tcp.set_nonblocking(true)?;
+        unix.set_nonblocking(true)?;
+        Ok(Self { tcp, unix, reach: Reach { host: Host::this(), port, unix: name } })
+    }
+}
+
+/// Half of a connection with the rank at its other end.
+#[derive(Debug)]
+pub(crate) struct Half<L: ?Sized> {
+    pub(crate) id: ConnectionId,
+    pub(crate) kind: LinkKind,
+    pub(crate) link: Box<L>,
+}
+
+/// Everything connected.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    pub(crate) control: Control,
+    /// Sorted by connection.
+    pub(crate) transmit: Vec<Half<dyn Transmit>>,
+    /// Sorted by connection.
+    pub(crate) receive: Vec<Half<dyn Receive>>,
+    pub(crate) pairs: Vec<Arc<Pair>>,
+    pub(crate) doorbell: Doorbell,
+}
+
+impl Mesh {
+    fn send(&mut self, id: ConnectionId, kind: LinkKind, link: impl Transmit + 'static) {
+        self.transmit.push(Half { id, kind, link: Box::new(link) });
+    }
+
+    fn receive(&mut self, id: ConnectionId, kind: LinkKind, link: impl Receive + 'static) {
+        self.receive.push(Half { id, kind, link: Box::new(link) });
+    }
+}
+
+/// What is between this rank and one peer.
+struct Between {
+    kind: LinkKind,
+    connections: Vec<ConnectionId>,
+    culprit: Culprit,
+    control: Option<Stream>,
+    streams: BTreeMap<ConnectionId, TcpStream>,
+    /// Upper rank, shared memory: what the answer completes.
+    segment: Option<Segment>,
+    pair: Option<Arc<Pair>>,
+}
+
+impl Between {
+    fn complete(&self) -> bool {
+        self.control.is_some()
+            && (self.kind == LinkKind::Shm || self.streams.len() == self.connections.len())
+    }
+
+    fn failed(&self, source: impl Into<io::Error>) -> ConnectError {
+        ConnectError::Peer { peer: self.culprit.clone(), source: source.into() }
+    }
+
+    fn layout(&self, options: &Options) -> Layout {
+        Layout {
+            connections: self.connections.len(),
+            slots: options.slots,
+            slot_bytes: options.slot_bytes,
+        }
+    }
+}
+
+pub(crate) fn connect(
+    own: Rank,
+    group: &Group,
+    generation: u64,
+    connections: &[ConnectionId],
+    options: &Options,
+    listeners: Listeners,
+) -> Result<Mesh, ConnectError> {
+    let local = |what| move |source| ConnectError::Local { what, source };
+    let deadline = Instant::now() + options.join_timeout;
+    let doorbell = Doorbell::new().map_err(local("create an eventfd"))?;
+    let mut peers = plan_peers(own, group, connections, options)?;
+    for (rank, between) in peers.range_mut(..own) {
+        dial(own, *rank, between, group, options, &doorbell, deadline)
+            .map_err(|source| between.failed(source))?;
+    }
+    accept(own, group, &mut peers, options, &listeners, &doorbell, deadline)?;
+    drop(listeners);
+    for between in peers.range_mut(..own).map(|(_, between)| between) {
+        answer(between, deadline).map_err(|source| between.failed(source))?;
+    }
+    let hosts: Vec<_> = group.members.iter().map(|m| m.reach.host.name.clone()).collect();
+    let mut mesh = Mesh {
+        control: Control::new(own, Vec::new(), Vec::new()),
+        transmit: Vec::new(),
+        receive: Vec::new(),
+        pairs: Vec::new(),
+        doorbell,
+    };
+    let mut controls = Vec::new();
+    for (rank, between) in peers {
+        let Between { kind, connections, culprit, control, mut streams, pair, .. } = between;
+        let stream = control.expect("every control stream was dialled or accepted");
+        stream.set_nonblocking().map_err(local("set up a stream"))?;
+        controls.push(Peer::new(rank, culprit.host, culprit.link, stream));
+        for (i, id) in connections.into_iter().enumerate() {
+            let sends = id.from == own;
+            if let Some(pair) = &pair {
+                let pair = Arc::clone(pair);
+                if sends {
+                    mesh.send(id, kind, ShmTransmit::new(pair, i));
+                } else {
+                    mesh.receive(id, kind, ShmReceive::new(pair, i));
+                }
+                continue;
+            }
+            let stream = streams.remove(&id).expect("every stream was dialled or accepted");
+            stream
+                .set_nonblocking(true)
+                .and_then(|()| stream.set_nodelay(true))
+                .map_err(local("set up a stream"))?;
+            let identity = Identity { session: group.session, generation, id };
+            let (slots, bytes) = (options.slots, options.slot_bytes);
+            if sends {
+                mesh.send(id, kind, TcpTransmit::new(stream, identity, slots, bytes));
+            } else {
+                mesh.receive(id, kind, TcpReceive::new(stream, identity, bytes));
+            }
+        }
+        mesh.pairs.extend(pair);
+    }
+    mesh.transmit.sort_by_key(|half| half.id);
+    mesh.receive.sort_by_key(|half| half.id);
+    mesh.control = Control::new(own, controls, hosts);
+    Ok(mesh)
+}
+
+/// The peers by rank: those with connections, and rank 0 (for rank 0: everybody).
+fn plan_peers(
+    own: Rank,
+    group: &Group,
+    connections: &[ConnectionId],
+    options: &Options,
+) -> Result<BTreeMap<Rank, Between>, ConnectError> {
+    let own_host = &group.members[own.index()].reach.host;
+    let mut peers = BTreeMap::new();
+    for (rank, member) in (0..).map(Rank).zip(&group.members) {
+        let between: Vec<_> = connections
+            .iter()
+            .filter(|c| (c.from == own && c.to == rank) || (c.to == own && c.from == rank))
+            .copied()
+            .collect();
+        if rank == own || (between.is_empty() && rank != Rank(0) && own != Rank(0)) {
+            continue;
+        }
+        let host = &member.reach.host;
+        let shared = own_host.shares_memory_with(host);
+        let kind = match options.transport {
+            Transport::Auto if shared => LinkKind::Shm,
+            Transport::Auto | Transport::Tcp => LinkKind::Tcp,
+            Transport::Shm if shared => LinkKind::Shm,
+            Transport::Shm => {
+                return Err(ConnectError::NotShared { own, rank, host: host.name.clone() });
+            }
+        };
+        let link = (!between.is_empty()).then_some(kind);
+        peers.insert(
+            rank,
+            Between {
+                kind,
+                connections: between,
+                culprit: Culprit { rank, host: host.name.clone(), link },
+                control: None,
+                streams: BTreeMap::new(),
+                segment: None,
+                pair: None,
+            },
+        );
+    }
+    Ok(peers)
+}
+
+fn dial(
+    own: Rank,
+    rank: Rank,
+    between: &mut Between,
+    group: &Group,
+    options: &Options,
+    doorbell: &Doorbell,
+    deadline: Instant,
+) -> io::Result<()> {
+    let left = || remaining(deadline).ok_or(io::ErrorKind::TimedOut);
+    let member = &group.members[rank.index()];
+    let hello = |data| Hello { session: group.session, from: own, data };
+    if between.kind == LinkKind::Shm {
+        let stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(&member.reach.unix)?)?;
+        stream.set_write_timeout(Some(left()?))?;
+        frame::send(&stream, &hello(None))?;
+        if !between.connections.is_empty() {
+            let (segment, file) = Segment::create(between.layout(options))?;
+            pass(&stream, &[file.as_fd(), doorbell.descriptor().as_fd()])?;
+            between.segment = Some(segment);
+        }
+        between.control = Some(Stream::Unix(stream));
+        return Ok(());
+    }
+    let address = SocketAddr::from((member.address, member.reach.port));
+    let open = |data| -> io::Result<TcpStream> {
+        let stream = TcpStream::connect_timeout(&address, left()?)?;
+        stream.set_nodelay(true)?;
+        frame::send(&stream, &hello(data))?;
+        Ok(stream)
+    };
+    between.control = Some(Stream::Tcp(open(None)?));
+    for id in &between.connections {
+        between.streams.insert(*id, open(Some(*id))?);
+    }
+    Ok(())
+}
+
+/// Takes in all upper peers.
+fn accept(
+    own: Rank,
+    group: &Group,
+    peers: &mut BTreeMap<Rank, Between>,
+    options: &Options,
+    listeners: &Listeners,
+    doorbell: &Doorbell,
+    deadline: Instant,
+) -> Result<(), ConnectError> {
+    let upper = |rank: &Rank| *rank > own;
+    loop {
+        let waiting = peers.iter().find(|(rank, between)| upper(rank) && !between.complete());
+        let Some((_, waiting)) = waiting else { return Ok(()) };
+        let left = remaining(deadline).ok_or_else(|| waiting.failed(io::ErrorKind::TimedOut))?;
+        let mut fds = [listeners.tcp.as_fd(), listeners.unix.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let limit = Timespec::try_from(left).unwrap_or_default();
+        let _ = poll(&mut fds, Some(&limit));
+        // A stranger, or a peer that dies in this moment, is dropped; who is missing in the end is named.
+        if let Ok((stream, _)) = listeners.tcp.accept()
+            && let Err(error) = accept_tcp(stream, group, peers, left)
+        {
+            tracing::debug!(%error, "connection refused");
+        }
+        if let Ok((stream, _)) = listeners.unix.accept()
+            && let Err(error) = accept_unix(stream, group, peers, options, doorbell, left)
+        {
+            tracing::debug!(%error, "connection refused");
+        }
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The peer a hello is from.
+fn greet<'a>(
+    hello: &Hello,
+    group: &Group,
+    peers: &'a mut BTreeMap<Rank, Between>,
+) -> io::Result<&'a mut Between> {
+    if hello.session != group.session {
+        return Err(invalid("a connection of another group"));
+    }
+    peers.get_mut(&hello.from).ok_or_else(|| invalid("a connection from a rank that is no peer"))
+}
+
+fn accept_tcp(
+    stream: TcpStream,
+    group: &Group,
+    peers: &mut BTreeMap<Rank, Between>,
+    left: Duration,
+) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(left.min(STRANGER)))?;
+    let hello: Hello = frame::receive(&stream)?;
+    let between = greet(&hello, group, peers)?;
+    match hello.data {
+        None => between.control = Some(Stream::Tcp(stream)),
+        Some(id) if between.connections.contains(&id) => {
+            between.streams.insert(id, stream);
+        }
+        Some(_) => return Err(invalid("a connection that is not in the plan")),
+    }
+    Ok(())
+}
+
+fn accept_unix(
+    stream: UnixStream,
+    group: &Group,
+    peers: &mut BTreeMap<Rank, Between>,
+    options: &Options,
+    doorbell: &Doorbell,
+    left: Duration,
+) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(left.min(STRANGER)))?;
+    let hello: Hello = frame::receive(&stream)?;
+    let between = greet(&hello, group, peers)?;
+    if !between.connections.is_empty() {
+        let [file, bell] = passed(&stream)?;
+        let segment = Segment::open(between.layout(options), &File::from(file))?;
+        pass(&stream, &[doorbell.descriptor().as_fd()])?;
+        between.pair =
+            Some(Arc::new(Pair { segment, side: Side::Lower, peer_doorbell: bell.into() }));
+    }
+    between.control = Some(Stream::Unix(stream));
+    Ok(())
+}
+
+/// Completes what [`dial`] began.
+fn answer(between: &mut Between, deadline: Instant) -> io::Result<()> {
+    let (Some(segment), Some(Stream::Unix(stream))) = (between.segment.take(), &between.control)
+    else {
+        return Ok(());
+    };
+    stream.set_read_timeout(Some(remaining(deadline).ok_or(io::ErrorKind::TimedOut)?))?;
+    let [bell] = passed(stream)?;
+    between.pair = Some(Arc::new(Pair { segment, side: Side::Upper, peer_doorbell: bell.into() }));
+    Ok(())
+}
+
+/// Sends descriptors, with the one byte that must go along.
+fn pass(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(invalid("too many descriptors to pass"));
+    }
+    sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Receives exactly `N` descriptors.
+fn passed<const N: usize>(stream: &UnixStream) -> io::Result<[OwnedFd; N]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let got =
+        recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    <[OwnedFd; N]>::try_from(fds).map_err(|_| invalid("not the descriptors expected"))
+}
