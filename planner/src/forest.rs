@@ -532,7 +532,7 @@ fn with_capacities(graph: &FlowGraph, capacity: impl Fn(u64) -> u64) -> FlowGrap
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::bound;
     use crate::test_graphs::{bars, connected_graph, dgx1v, duplex, published, relabelled, star};

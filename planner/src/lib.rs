@@ -16,6 +16,7 @@ pub mod plan_error;
 pub mod rings;
 pub mod simplex;
 pub mod splitting;
+pub mod weighted;
 
 #[cfg(test)]
 mod test_graphs;
