@@ -4,12 +4,14 @@ use topology::snapshot::{LinkLayer, NicRole, PcieLink};
 use topology::{BusId, CpuList};
 
 use crate::machine::{
-    Function, FunctionKind, Gpu, GpuModel, HostBridge, Nic, NumaNode, NvLink, NvLinkPeer, PciIds,
-    PortLink,
+    Cpu, Driver, Function, FunctionKind, Gpu, GpuModel, HostBridge, Machine, Nic, NumaNode, NvLink,
+    NvLinkPeer, PciIds, PortLink,
 };
 
 /// Vendor ids of the PCI registry.
 pub(crate) mod vendor {
+    pub(crate) const AMD: u16 = 0x1022;
+    pub(crate) const BROADCOM: u16 = 0x1000;
     pub(crate) const INTEL: u16 = 0x8086;
     pub(crate) const MELLANOX: u16 = 0x15b3;
     pub(crate) const NVIDIA: u16 = 0x10de;
@@ -100,8 +102,8 @@ impl Ports {
         self.port(FunctionKind::RootPort, bus_id, children)
     }
 
-    /// A switch: its upstream port, and a downstream port at each (device, function) of the bus behind it, with what
-    /// hangs there.
+    /// A switch: its upstream port, and a downstream port at each (device, function) of the bus behind it, with
+    /// what hangs there.
     pub(crate) fn switch(self, upstream: BusId, below: Vec<(u8, Vec<Function>)>) -> Function {
         let bus = upstream.bus() + 1;
         let ports = below.into_iter().map(|(device, children)| {
@@ -238,9 +240,79 @@ pub(crate) fn infiniband(rdma: u32, netdev: &str, bus_id: BusId, gbit: u64) -> N
         netdev: Some(netdev.to_owned()),
         bus_id,
         link_layer: LinkLayer::Infiniband,
-        mbit: gbit * 1000,
+        mbit: Some(gbit * 1000),
         up: true,
         link_downed: 0,
         role: NicRole::Fabric,
+    }
+}
+
+/// A bare-metal host with two threads a core and nothing else yet; the rest is for its description to fill in.
+pub(crate) fn host(
+    name: &'static str,
+    oddity: &'static str,
+    cpu: Cpu,
+    nodes: Vec<NumaNode>,
+) -> Machine {
+    let kernel = "5.15.0-91-generic";
+    Machine {
+        name,
+        oddity,
+        vendor: "NVIDIA".to_owned(),
+        product: name.to_owned(),
+        kernel: kernel.to_owned(),
+        command_line: format!("BOOT_IMAGE=/boot/vmlinuz-{kernel} ro"),
+        hypervisor: false,
+        driver: Some(Driver { version: "535.161.08".to_owned(), cuda: 12020 }),
+        cpu,
+        threads_per_core: 2,
+        distances: distances(&nodes, 12, 32),
+        numa_nodes: nodes,
+        host_bridges: Vec::new(),
+        gpus: Vec::new(),
+        nics: Vec::new(),
+        p2p_across_sockets: true,
+        peermem: true,
+        privileged: true,
+        p2p_denied: Vec::new(),
+        events: Vec::new(),
+        faults: Vec::new(),
+        call_log: None,
+    }
+}
+
+/// A processor.
+pub(crate) fn cpu(vendor: &str, family: u32, model: u32, name: &str) -> Cpu {
+    Cpu { vendor: vendor.to_owned(), family, model, name: name.to_owned() }
+}
+
+/// An NVSwitch's function.
+pub(crate) fn nvswitch(bus_id: BusId, device: u16) -> Function {
+    let ids = PciIds {
+        vendor: vendor::NVIDIA,
+        device,
+        subsystem_vendor: vendor::NVIDIA,
+        subsystem_device: device,
+        class: class::OTHER_BRIDGE,
+    };
+    endpoint(bus_id, ids, link(3, 4))
+}
+
+/// Adds links to switches, in the order of link numbers.
+pub(crate) fn join_switches(gpu: &mut Gpu, switches: impl IntoIterator<Item = BusId>) {
+    gpu.links.extend(switches.into_iter().map(|bus_id| up(NvLinkPeer::Switch(bus_id))));
+}
+
+/// An Ethernet port that is not for traffic between GPUs.
+pub(crate) fn front_end(rdma: Option<u32>, netdev: &str, bus_id: BusId, mbit: Option<u64>) -> Nic {
+    Nic {
+        rdma: rdma.map(|number| format!("mlx5_{number}")),
+        netdev: Some(netdev.to_owned()),
+        bus_id,
+        link_layer: LinkLayer::Ethernet,
+        mbit,
+        up: true,
+        link_downed: 0,
+        role: NicRole::Other,
     }
 }

@@ -1,18 +1,26 @@
 //! Known machines, from what their makers and users have published.
 //!
-//! Wiring, addresses, processors and CPU numbering are as in public listings of such machines. Where a listing does
-//! not show something (ports within a PCIe switch, the order of link numbers), it is filled in so that what the listing does show
-//! comes out.
+//! Wiring, addresses, processors and CPU numbering are as in public listings of such machines. Where a listing
+//! does not show something (ports within a PCIe switch, the order of link numbers), it is filled in so that
+//! what the listing does show comes out.
 
 mod dgx1;
+mod dgx2;
+mod dgx_a100;
+mod dgx_h100;
 mod models;
+mod pcie;
 
+pub use dgx_a100::dgx_a100;
+pub use dgx_h100::dgx_h100;
 pub use dgx1::{dgx1p, dgx1v};
+pub use dgx2::dgx2;
+pub use pcie::{pcie_two_sockets, vm_flat};
 
 use crate::Machine;
 
 /// Every machine here.
 #[must_use]
 pub fn all() -> Vec<Machine> {
-    vec![dgx1p(), dgx1v()]
+    vec![dgx1p(), dgx1v(), dgx2(), dgx_a100(), dgx_h100(), pcie_two_sockets(), vm_flat()]
 }

@@ -1,7 +1,7 @@
 //! PCI configuration space, as far as topology needs it.
 //!
-//! Layout as in the PCI Express base specification: a type 0 or 1 header, the PCI Express capability at 0x40, and for ports
-//! that have it the Access Control Services capability at 0x100.
+//! Layout as in the PCI Express base specification: a type 0 or 1 header, the PCI Express capability at 0x40,
+//! and for ports that have it the Access Control Services capability at 0x100.
 
 use crate::machine::{Function, FunctionKind, PortLink};
 

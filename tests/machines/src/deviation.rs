@@ -124,7 +124,8 @@ impl Machine {
                 self.p2p_denied.push((a, b));
             }
             Deviation::AcsOn => self.each_function(&mut |function| {
-                // What kernels set where they isolate devices: validation, request and completion redirect, forwarding.
+                // What kernels set where they isolate devices: validation, request and completion redirect,
+                // forwarding.
                 function.acs = function.acs.map(|_| 0x1d);
             }),
             Deviation::Unprivileged => self.privileged = false,

@@ -6,8 +6,8 @@
 //!               deviate  └─ snapshot ▶ the facts that a right probe of the two finds
 //! ```
 //!
-//! One description makes all three, so that tree and driver never contradict each other unless a [`Deviation`] says so. Nothing
-//! here was taken from the code that it tests.
+//! One description makes all three, so that tree and driver never contradict each other unless a [`Deviation`]
+//! says so. Nothing here was taken from the code that it tests.
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
@@ -22,7 +22,7 @@ mod nvml;
 mod snapshot;
 mod sysfs;
 
-pub use catalogue::{dgx1p, dgx1v};
+pub use catalogue::{dgx_a100, dgx_h100, dgx1p, dgx1v, dgx2, pcie_two_sockets, vm_flat};
 pub use deviation::Deviation;
 pub use library::{install_nvml_double, nvml_double_library};
 pub use machine::Machine;

@@ -12,8 +12,9 @@ const LIBRARY: &str = "libnvidia_ml_double.so";
 /// The name under which NVIDIA's driver installs the real one.
 const REAL_NAME: &str = "libnvidia-ml.so.1";
 
-/// The NVML double that belongs to the running test: `target/<profile>/libnvidia_ml_double.so`, found from the test's own
-/// path. Where it is missing or older than its sources, cargo builds it; a test of another crate does not make cargo do so.
+/// The NVML double that belongs to the running test: `target/<profile>/libnvidia_ml_double.so`, found from the
+/// test's own path. Where it is missing or older than its sources, cargo builds it; a test of another crate
+/// does not make cargo do so.
 ///
 /// # Panics
 /// Where the test does not run from a target directory, or the double does not build.
@@ -23,8 +24,8 @@ pub fn nvml_double_library() -> PathBuf {
     FOUND.get_or_init(|| find().unwrap_or_else(|error| panic!("the NVML double: {error}"))).clone()
 }
 
-/// Copies the double as `libnvidia-ml.so.1` into a directory, such as one that a machine was written to: a copy plays the
-/// scenario beside it, so that tests in one process can each have their own.
+/// Copies the double as `libnvidia-ml.so.1` into a directory, such as one that a machine was written to: a copy
+/// plays the scenario beside it, so that tests in one process can each have their own.
 ///
 /// # Errors
 /// Where the copy fails.

@@ -26,6 +26,8 @@ pub struct Machine {
     pub driver: Option<Driver>,
     /// The processor, the same in every socket.
     pub cpu: Cpu,
+    /// Hardware threads of a core: 1, or 2 that lie half of all CPUs apart.
+    pub threads_per_core: u32,
     /// By number.
     pub numa_nodes: Vec<NumaNode>,
     /// Distances between NUMA nodes in ACPI SLIT units.
@@ -115,7 +117,8 @@ pub struct Function {
     pub ids: PciIds,
     /// As firmware tells it; `None` is -1.
     pub numa_node: Option<u32>,
-    /// Its own link: of a root or downstream port the one below it, of all else the one above. `None` where the kernel shows none.
+    /// Its own link: of a root or downstream port the one below it, of all else the one above. `None` where the
+    /// kernel shows none.
     pub link: Option<PortLink>,
     /// ACS control register of a port that has one.
     pub acs: Option<u16>,
@@ -171,7 +174,8 @@ pub struct Gpu {
     pub uuid: String,
     /// What it is.
     pub model: &'static GpuModel,
-    /// The NUMA node it is at, as the driver knows it; sysfs may not. `None` in a virtual machine that does not tell.
+    /// The NUMA node it is at, as the driver knows it; sysfs may not. `None` in a virtual machine that does not
+    /// tell.
     pub numa_node: Option<u32>,
     /// By link number.
     pub links: Vec<NvLink>,
@@ -239,8 +243,8 @@ pub struct Nic {
     pub bus_id: BusId,
     /// Link layer.
     pub link_layer: LinkLayer,
-    /// Line rate.
-    pub mbit: u64,
+    /// Line rate in Mbit/s; `None` where the driver tells none (virtio).
+    pub mbit: Option<u64>,
     /// Whether the port is up.
     pub up: bool,
     /// Times the link went down, from its counters.

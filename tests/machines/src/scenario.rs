@@ -45,8 +45,8 @@ pub struct Scenario {
     /// Faults; the first that matches a call plays.
     #[serde(default)]
     pub faults: Vec<Fault>,
-    /// A file to which every call appends a line: the function's name, then the device's index and the link where it has
-    /// one. Tests wait on it instead of sleeping.
+    /// A file to which every call appends a line: the function's name, then the device's index and the link
+    /// where it has one. Tests wait on it instead of sleeping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_log: Option<PathBuf>,
 }
@@ -104,7 +104,8 @@ pub struct Device {
     /// NUMA nodes near it; `None` is not supported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_nodes: Option<Vec<u32>>,
-    /// The NUMA node that the GPU's own memory forms, only on coherent boards (GH200 and later); elsewhere not supported.
+    /// The NUMA node that the GPU's own memory forms, only on coherent boards (GH200 and later); elsewhere not
+    /// supported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_numa_node: Option<u32>,
     /// The PCIe link.

@@ -138,7 +138,7 @@ impl Machine {
             bus_id: Some(nic.bus_id),
             numa_node: self.numa_node_of(nic.bus_id),
             port: nic.rdma.as_ref().map(|_| 1),
-            mbit: nic.up.then_some(nic.mbit),
+            mbit: nic.mbit.filter(|_| nic.up),
             link_layer: Some(nic.link_layer),
             up: Some(nic.up),
             gdr: Some(nic.rdma.is_some() && self.driver.is_some() && self.peermem),

@@ -141,12 +141,12 @@ impl Machine {
             self.numa_nodes.iter().find(|node| node.cpus.iter().any(|other| other == cpu))?;
         let in_package = self.numa_nodes.iter().filter(|other| other.package == node.package);
         let package = CpuList::from_cpus(in_package.flat_map(|node| node.cpus.iter()));
-        // Threads of a core lie half of all CPUs apart, unless the machine has one thread a core.
-        let all = self.all_cpus();
-        let half = u32::try_from(all.len() / 2).ok()?;
-        let twin = if cpu < half { cpu + half } else { cpu - half };
-        let threads =
-            if node.cpus.iter().any(|other| other == twin) { vec![cpu, twin] } else { vec![cpu] };
+        let half = u32::try_from(self.all_cpus().len() / 2).ok()?;
+        let threads = if self.threads_per_core == 2 {
+            vec![cpu % half, cpu % half + half]
+        } else {
+            vec![cpu]
+        };
         Some((node.package, CpuList::from_cpus(threads), package))
     }
 
@@ -281,7 +281,12 @@ impl Machine {
             let _ = write!(device, "/{}", function.bus_id);
         }
         if let Some(netdev) = &nic.netdev {
-            write_netdev(tree, &device, number, netdev, nic)?;
+            // A virtio card's interface belongs to the virtio device on it.
+            let virtio = self.functions().iter().any(|(_, function)| {
+                function.bus_id == nic.bus_id && function.ids.vendor == vendor::RED_HAT
+            });
+            let owner = if virtio { format!("{device}/virtio{number}") } else { device.clone() };
+            write_netdev(tree, &owner, number, netdev, nic)?;
         }
         if let Some(rdma) = &nic.rdma {
             write_rdma(tree, &device, number, rdma, nic)?;
@@ -295,7 +300,7 @@ fn write_netdev(tree: &Tree, device: &str, number: u16, name: &str, nic: &Nic) -
     let file = |name: &str| format!("{base}/{name}");
     tree.line(&file("operstate"), if nic.up { "up" } else { "down" })?;
     tree.line(&file("carrier"), u8::from(nic.up))?;
-    tree.line(&file("speed"), if nic.up { i64::try_from(nic.mbit).unwrap_or(-1) } else { -1 })?;
+    tree.line(&file("speed"), speed_of(nic))?;
     tree.line(&file("dev_port"), 0)?;
     tree.line(&file("dev_id"), "0x0")?;
     // ARPHRD_INFINIBAND, ARPHRD_ETHER. Addresses are of the locally administered range.
@@ -342,7 +347,8 @@ fn write_rdma(tree: &Tree, device: &str, number: u16, name: &str, nic: &Nic) -> 
         tree.line(&port("gids/0"), words(gid(number)))?;
         tree.line(&port("gid_attrs/types/0"), "IB/RoCE v1")?;
     } else {
-        // The kernel makes a version 1 and a version 2 entry for each address: link local, then IPv4 of a test network.
+        // The kernel makes a version 1 and a version 2 entry for each address: link local, then IPv4 of a test
+        // network.
         let [high, low] = number.to_be_bytes();
         let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 18, high, low];
         for (index, (address, kind)) in [
@@ -376,12 +382,17 @@ fn colons<const N: usize>(bytes: [u8; N]) -> String {
     bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
+/// An interface's `speed` file, -1 where it is down or does not know.
+fn speed_of(nic: &Nic) -> i64 {
+    nic.mbit.filter(|_| nic.up).and_then(|mbit| i64::try_from(mbit).ok()).unwrap_or(-1)
+}
+
 /// The port's `rate` file: rate, lanes and the generation's name. A port that is down shows the lowest.
 fn rate(nic: &Nic) -> String {
-    let gbit = nic.mbit / 1000;
+    let gbit = nic.mbit.filter(|_| nic.up).unwrap_or(10_000) / 1000;
     let generation = match gbit {
-        _ if !nic.up => return "10 Gb/sec (4X SDR)".to_owned(),
-        0..50 => "4X QDR",
+        0..40 => "4X SDR",
+        40..50 => "4X QDR",
         50..100 => "4X FDR",
         100..200 => "4X EDR",
         200..400 => "4X HDR",
@@ -396,7 +407,8 @@ fn speed(link: PcieLink) -> String {
     format!("{}.{} GT/s PCIe", link.mtps / 1000, link.mtps % 1000 / 100)
 }
 
-/// The kernel's mask form: words of 32 bits, most significant first, the first as short as the number of CPUs allows.
+/// The kernel's mask form: words of 32 bits, most significant first, the first as short as the number of CPUs
+/// allows.
 fn mask(cpus: &CpuList, all: &CpuList) -> String {
     let last = all.iter().last().unwrap_or(0);
     let word = |index: u32| {

@@ -436,6 +436,12 @@ device_values! {
     nvmlDeviceGetCurrPcieLinkWidth: c_uint = |device, _index| Ok(device.pcie.current_width);
     nvmlDeviceGetPcieLinkMaxSpeed: c_uint = |device, _index| max_speed(device.pcie.max_generation);
     nvmlDeviceGetPcieSpeed: c_uint = |device, _index| transfer_rate(device.pcie.current_generation);
+    nvmlDeviceGetPcieReplayCounter: c_uint = |_device, _index| Ok(0);
+    nvmlDeviceGetC2cModeInfoV: nvmlC2cModeInfo_v1_t = |device, _index| {
+        let supported = device.compute_capability.0 >= 9;
+        let enabled = device.c2c_links.iter().any(|link| link.active).into();
+        supported.then_some(nvmlC2cModeInfo_v1_t { isC2cEnabled: enabled }).ok_or(Code::NOT_SUPPORTED)
+    };
     nvmlDeviceGetMultiGpuBoard: c_uint = |_device, _index| Ok(0);
     nvmlDeviceIsMigDeviceHandle: c_uint = |_device, _index| Ok(0);
     nvmlDeviceGetMaxMigDeviceCount: c_uint = |device, _index| Ok(if device.mig.is_some() { 7 } else { 0 });
@@ -639,6 +645,24 @@ pub unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(
     })
 }
 
+/// The devices near a CPU. With a null array only their number is told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetTopologyGpuSet(
+    cpu: c_uint,
+    count: *mut c_uint,
+    devices: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    system("nvmlSystemGetTopologyGpuSet", |session| {
+        let near = |device: &Device| {
+            device.cpus.as_ref().is_some_and(|cpus| cpus.iter().any(|near| near == cpu))
+        };
+        let found = (0..).zip(&session.scenario.devices).filter(|(_, device)| near(device));
+        let handles: Vec<_> = found.map(|(index, _)| handle_of(index)).collect();
+        // SAFETY: passed on as they came.
+        unsafe { put_handles(&handles, count, devices) }
+    })
+}
+
 /// The devices that meet this one at just that level. With a null array only their number is told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetTopologyNearestGpus(
@@ -652,23 +676,36 @@ pub unsafe extern "C" fn nvmlDeviceGetTopologyNearestGpus(
             *other != index && answer::common_ancestor(&session.scenario, index, *other) == level
         });
         let handles: Vec<_> = others.map(handle_of).collect();
-        // SAFETY: by NVML's contract null or an initialised number.
-        let count = unsafe { count.as_mut() }.ok_or(Code::INVALID_ARGUMENT)?;
-        let room = size(*count);
-        *count = c_uint::try_from(handles.len()).map_err(|_| Code::UNKNOWN)?;
-        if devices.is_null() || room == 0 {
-            return Ok(());
-        }
-        if room < handles.len() {
-            return Err(Code::INSUFFICIENT_SIZE);
-        }
-        // SAFETY: not null, and by NVML's contract an array of as many as `count` said.
-        let slots = unsafe { slice_of(devices.cast::<MaybeUninit<nvmlDevice_t>>(), room) }?;
-        for (slot, handle) in slots.iter_mut().zip(handles) {
-            slot.write(handle);
-        }
-        Ok(())
+        // SAFETY: passed on as they came.
+        unsafe { put_handles(&handles, count, devices) }
     })
+}
+
+/// Tells how many there are and fills an array that has room for them; a null array is a question for the number.
+///
+/// # Safety
+/// `count` is null or an initialised number; `devices` is null or has room for as many as it says.
+unsafe fn put_handles(
+    handles: &[nvmlDevice_t],
+    count: *mut c_uint,
+    devices: *mut nvmlDevice_t,
+) -> Result<(), Code> {
+    // SAFETY: as the caller promises.
+    let count = unsafe { count.as_mut() }.ok_or(Code::INVALID_ARGUMENT)?;
+    let room = size(*count);
+    *count = c_uint::try_from(handles.len()).map_err(|_| Code::UNKNOWN)?;
+    if devices.is_null() || room == 0 {
+        return Ok(());
+    }
+    if room < handles.len() {
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    // SAFETY: not null, and as the caller promises; the elements need no initial value.
+    let slots = unsafe { slice_of(devices.cast::<MaybeUninit<nvmlDevice_t>>(), room) }?;
+    for (slot, handle) in slots.iter_mut().zip(handles) {
+        slot.write(*handle);
+    }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -997,4 +1034,37 @@ pub unsafe extern "C" fn nvmlEventSetFree(set: nvmlEventSet_t) -> nvmlReturn_t {
         unsafe { Arc::decrement_strong_count(Arc::as_ptr(&borrowed)) };
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_does_not_unwind_into_c() {
+        assert_eq!(guard(|| panic!("on purpose")), Code::UNKNOWN.0);
+    }
+
+    #[test]
+    fn handles() {
+        for index in [0, 1, 17, u32::from(u16::MAX)] {
+            assert_eq!(index_of(handle_of(index)), Ok(index));
+        }
+        for address in [0, 1, 64, FIRST_HANDLE - 16, FIRST_HANDLE + 8, usize::MAX] {
+            assert_eq!(
+                index_of(ptr::without_provenance_mut(address)),
+                Err(Code::INVALID_ARGUMENT),
+                "{address:x}"
+            );
+        }
+    }
+
+    #[test]
+    fn texts_fit_with_their_end_or_not_at_all() {
+        let mut buffer = [1; 4];
+        assert_eq!(put_text(&mut buffer, "four"), Err(Code::INSUFFICIENT_SIZE));
+        assert_eq!(buffer, [1; 4]);
+        assert_eq!(put_text(&mut buffer, "abc"), Ok(()));
+        assert_eq!(buffer.last(), Some(&0));
+    }
 }

@@ -2,10 +2,10 @@
 
 use super::models::{P100_SXM2, V100_SXM2};
 use crate::build::{
-    Ports, at, class, connectx, distances, gpu, gpu_function, host_bridge, infiniband, join, link,
+    Ports, at, class, connectx, cpu, gpu, gpu_function, host, host_bridge, infiniband, join, link,
     numa_nodes, vendor,
 };
-use crate::machine::{Cpu, Driver, GpuModel, HostBridge, Machine};
+use crate::machine::{GpuModel, HostBridge, Machine};
 
 /// PEX 8764, one for each pair of GPUs.
 const SWITCH: Ports = Ports { vendor: vendor::PLX, device: 0x8764, generation: 3, width: 16 };
@@ -39,44 +39,26 @@ fn socket(bus: u8, first: u8, numa_node: u32, model: &GpuModel) -> HostBridge {
 }
 
 fn dgx1(name: &'static str, oddity: &'static str, model: &'static GpuModel) -> Machine {
-    let nodes = numa_nodes(2, 1, 20, 256);
-    let gpus =
-        (0..).zip(GPUS).map(|(index, bus)| gpu(name, index, at(bus, 0, 0), model, Some(index / 4)));
-    let nics = (0..)
+    let xeon = cpu("GenuineIntel", 6, 79, "Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz");
+    let mut machine = host(name, oddity, xeon, numa_nodes(2, 1, 20, 256));
+    machine.product = "DGX-1".to_owned();
+    machine.distances = vec![vec![10, 21], vec![21, 10]];
+    machine.host_bridges = vec![socket(0x00, 0x02, 0, model), socket(0x80, 0x81, 1, model)];
+    machine.gpus = (0..)
+        .zip(GPUS)
+        .map(|(index, bus)| gpu(name, index, at(bus, 0, 0), model, Some(index / 4)))
+        .collect();
+    machine.nics = (0..)
         .zip(NICS)
-        .map(|(index, bus)| infiniband(index, &format!("ib{index}"), at(bus, 0, 0), 100));
-    Machine {
-        name,
-        oddity,
-        vendor: "NVIDIA".to_owned(),
-        product: "DGX-1".to_owned(),
-        kernel: "5.15.0-91-generic".to_owned(),
-        command_line: "BOOT_IMAGE=/boot/vmlinuz-5.15.0-91-generic ro".to_owned(),
-        hypervisor: false,
-        driver: Some(Driver { version: "535.161.08".to_owned(), cuda: 12020 }),
-        cpu: Cpu {
-            vendor: "GenuineIntel".to_owned(),
-            family: 6,
-            model: 79,
-            name: "Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz".to_owned(),
-        },
-        distances: distances(&nodes, 10, 21),
-        numa_nodes: nodes,
-        host_bridges: vec![socket(0x00, 0x02, 0, model), socket(0x80, 0x81, 1, model)],
-        gpus: gpus.collect(),
-        nics: nics.collect(),
-        p2p_across_sockets: false,
-        peermem: true,
-        privileged: true,
-        p2p_denied: Vec::new(),
-        events: Vec::new(),
-        faults: Vec::new(),
-        call_log: None,
-    }
+        .map(|(index, bus)| infiniband(index, &format!("ib{index}"), at(bus, 0, 0), 100))
+        .collect();
+    // The two sockets' root complexes do not forward peer requests to each other.
+    machine.p2p_across_sockets = false;
+    machine
 }
 
-/// DGX-1 with V100. Odd: six links a GPU over four neighbours, so two of them are joined twice; three GPUs are no neighbour
-/// and are reached over PCIe and the socket link, or through another GPU.
+/// DGX-1 with V100. Odd: six links a GPU over four neighbours, so two of them are joined twice; three GPUs are
+/// no neighbour and are reached over PCIe and the socket link, or through another GPU.
 #[must_use]
 pub fn dgx1v() -> Machine {
     let mut machine = dgx1(

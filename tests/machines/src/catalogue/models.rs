@@ -1,7 +1,7 @@
 //! GPU products.
 //!
-//! PCI ids are those of the public PCI id registry. Link rates are as `nvidia-smi nvlink --status` prints them on such boards;
-//! they are signalling rates and so differ from the round figures of data sheets.
+//! PCI ids are those of the public PCI id registry. Link rates are as `nvidia-smi nvlink --status` prints them
+//! on such boards; they are signalling rates and so differ from the round figures of data sheets.
 
 use crate::build::class;
 use crate::machine::GpuModel;
@@ -33,4 +33,56 @@ pub(super) static V100_SXM2: GpuModel = GpuModel {
     nvlink_version: 2,
     nvlink_mbytes_per_second: 25_781,
     mig: false,
+};
+
+pub(super) static V100_SXM3: GpuModel = GpuModel {
+    name: "Tesla V100-SXM3-32GB",
+    device: 0x1db8,
+    subsystem: 0x131d,
+    class: class::CONTROLLER_3D,
+    compute_capability: (7, 0),
+    memory_bytes: 32_768 * MIB,
+    pcie_generation: 3,
+    nvlink_version: 2,
+    nvlink_mbytes_per_second: 25_781,
+    mig: false,
+};
+
+pub(super) static A100_SXM4: GpuModel = GpuModel {
+    name: "NVIDIA A100-SXM4-40GB",
+    device: 0x20b0,
+    subsystem: 0x134f,
+    class: class::CONTROLLER_3D,
+    compute_capability: (8, 0),
+    memory_bytes: 40_960 * MIB,
+    pcie_generation: 4,
+    nvlink_version: 4,
+    nvlink_mbytes_per_second: 25_000,
+    mig: true,
+};
+
+pub(super) static A100_PCIE: GpuModel = GpuModel {
+    name: "NVIDIA A100-PCIE-40GB",
+    device: 0x20f1,
+    subsystem: 0x145f,
+    class: class::CONTROLLER_3D,
+    compute_capability: (8, 0),
+    memory_bytes: 40_960 * MIB,
+    pcie_generation: 4,
+    nvlink_version: 4,
+    nvlink_mbytes_per_second: 25_000,
+    mig: true,
+};
+
+pub(super) static H100_SXM5: GpuModel = GpuModel {
+    name: "NVIDIA H100 80GB HBM3",
+    device: 0x2330,
+    subsystem: 0x16c1,
+    class: class::CONTROLLER_3D,
+    compute_capability: (9, 0),
+    memory_bytes: 81_559 * MIB,
+    pcie_generation: 5,
+    nvlink_version: 6,
+    nvlink_mbytes_per_second: 26_562,
+    mig: true,
 };

@@ -1,6 +1,8 @@
-//! Machines written out: tree, scenario and snapshot say the same, and what is publicly known of each is what comes out.
+//! Machines written out: tree, scenario and snapshot say the same, and what is publicly known of each is what
+//! comes out.
 
 mod fixture;
+mod levels;
 mod nccl_model;
 mod scenario_text;
 mod snapshot;

@@ -1,6 +1,9 @@
 //! Snapshots against what is publicly known of the machines.
 
-use machines::{Deviation, Machine, catalogue, dgx1p, dgx1v};
+use machines::{
+    Deviation, Machine, catalogue, dgx_a100, dgx_h100, dgx1p, dgx1v, dgx2, pcie_two_sockets,
+    vm_flat,
+};
 use topology::snapshot::{LinkPeer, PciKind};
 
 /// For each GPU, its links to GPUs by index: `0:1 3:2` is one to GPU0 and two to GPU3.
@@ -104,7 +107,8 @@ fn idle_and_half_width() {
     assert_eq!(link.usable(), (Some(8000), Some(8)));
 }
 
-/// Parents exist and come with a link; devices are in address order and none twice; every GPU and NIC has its function.
+/// Parents exist and come with a link; devices are in address order and none twice; every GPU and NIC has its
+/// function.
 #[test]
 fn every_machine_is_whole() {
     for machine in catalogue::all() {
@@ -136,5 +140,96 @@ fn every_machine_is_whole() {
         }
         let indices: Vec<_> = snapshot.gpus.iter().map(|gpu| gpu.bus_id).collect();
         assert!(indices.is_sorted(), "{name}: NVML numbers GPUs by address");
+    }
+}
+
+/// Links of a GPU to each switch, in address order.
+#[track_caller]
+fn check_switches(machine: &Machine, gpu: usize, expect: &[(&str, u32)]) {
+    let found: Vec<_> = machine.snapshot().gpus[gpu]
+        .links
+        .iter()
+        .map(|links| {
+            let LinkPeer::Switch(Some(bus_id)) = links.peer else { panic!("{:?}", links.peer) };
+            (bus_id.to_string(), links.count)
+        })
+        .collect();
+    let expect: Vec<_> =
+        expect.iter().map(|(bus_id, count)| ((*bus_id).to_owned(), *count)).collect();
+    assert_eq!(found, expect, "{} GPU{gpu}", machine.name);
+}
+
+#[test]
+fn switches() {
+    check_switches(
+        &dgx_h100(),
+        0,
+        &[("0000:07:00.0", 4), ("0000:08:00.0", 5), ("0000:09:00.0", 5), ("0000:0a:00.0", 4)],
+    );
+    let a100 = ["c4", "c5", "c6", "c7", "c8", "c9"].map(|bus| format!("0000:{bus}:00.0"));
+    check_switches(&dgx_a100(), 5, &a100.each_ref().map(|bus_id| (bus_id.as_str(), 2)));
+    check_switches(&vm_flat(), 3, &a100.each_ref().map(|bus_id| (bus_id.as_str(), 2)));
+    let board = ["61", "62", "63", "65", "66", "67"].map(|bus| format!("0000:{bus}:00.0"));
+    check_switches(&dgx2(), 7, &board.each_ref().map(|bus_id| (bus_id.as_str(), 1)));
+    assert!(
+        dgx2().snapshot().gpus[8]
+            .links
+            .iter()
+            .all(|links| links.peer != LinkPeer::Switch("0000:61:00.0".parse().ok()))
+    );
+}
+
+#[test]
+fn localities() {
+    let nodes = |machine: &Machine| {
+        machine.snapshot().gpus.iter().map(|gpu| gpu.numa_node).collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(&dgx_a100()), [3, 3, 1, 1, 7, 7, 5, 5].map(Some));
+    let cpus = dgx_a100().snapshot().gpus[0].cpus.clone().unwrap().to_string();
+    assert_eq!(cpus, "48-63,176-191");
+    assert_eq!(nodes(&vm_flat()), [None; 4]);
+    let names = dgx_a100().snapshot().nics.iter().map(|nic| nic.role).collect::<Vec<_>>();
+    assert_eq!(
+        names.iter().filter(|role| **role == topology::snapshot::NicRole::Fabric).count(),
+        8
+    );
+}
+
+#[test]
+fn cards_without_bridges() {
+    let snapshot = pcie_two_sockets().snapshot();
+    assert!(snapshot.gpus.iter().all(|gpu| gpu.links.is_empty() && gpu.inactive_links == Some(12)));
+}
+
+/// Bus numbers are such as firmware gives: below a bridge they are greater than its own, equal among the
+/// functions of one bus, and no two bridges' ranges overlap.
+#[test]
+fn bus_numbers_are_possible() {
+    fn walk(bus: u8, functions: &[machines::machine::Function], machine: &str) -> u8 {
+        let mut last = bus;
+        for function in functions {
+            assert_eq!(function.bus_id.bus(), bus, "{machine} {}", function.bus_id);
+            if let Some(child) = function.children.first() {
+                let secondary = child.bus_id.bus();
+                assert!(
+                    secondary > last,
+                    "{machine} {}: bus {secondary:x} is taken",
+                    function.bus_id
+                );
+                last = walk(secondary, &function.children, machine);
+            }
+        }
+        last
+    }
+    for machine in catalogue::all() {
+        let mut last = None;
+        for bridge in &machine.host_bridges {
+            assert!(last.is_none_or(|last| bridge.bus > last), "{} {:x}", machine.name, bridge.bus);
+            last = Some(walk(bridge.bus, &bridge.functions, machine.name));
+        }
+        let mut addresses: Vec<_> =
+            machine.functions().iter().map(|(_, function)| function.bus_id).collect();
+        addresses.sort_unstable();
+        assert!(addresses.is_sorted_by(|a, b| a < b), "{}", machine.name);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-use machines::{Deviation, Machine, dgx1v};
+use machines::{Deviation, Machine, dgx1v, vm_flat};
 use tempfile::TempDir;
 
 struct Tree {
@@ -39,9 +40,12 @@ impl Tree {
     }
 }
 
+/// Some thousand small files, written once for the tests that only read.
+static DGX1V: LazyLock<Tree> = LazyLock::new(|| Tree::new(&dgx1v()));
+
 #[test]
 fn dgx1v_tree() {
-    let tree = Tree::new(&dgx1v());
+    let tree = &*DGX1V;
     // A GPU, found as every tool finds it.
     let gpu = "sys/bus/pci/devices/0000:06:00.0";
     assert_eq!(
@@ -105,8 +109,9 @@ fn every_link_of_the_tree_leads_somewhere() {
             }
         }
     }
-    let tree = Tree::new(&dgx1v());
+    let tree = Tree::new(&vm_flat());
     let mut links = 0;
+    walk(&DGX1V.root, &mut links);
     walk(&tree.root, &mut links);
     assert!(links > 100, "{links}");
 }
@@ -138,7 +143,7 @@ fn deviations_show() {
 
 #[test]
 fn configuration_space() {
-    let tree = Tree::new(&dgx1v());
+    let tree = &*DGX1V;
     let config = |bus_id: &str| {
         fs::read(tree.root.join(format!("sys/bus/pci/devices/{bus_id}/config"))).unwrap()
     };
@@ -155,17 +160,28 @@ fn configuration_space() {
     }
     let bridge = config("0000:02:00.0");
     assert_eq!(bridge[0x18..0x1b], [2, 3, 7]);
-    let unprivileged = Tree::new(&dgx1v().with(Deviation::Unprivileged));
-    assert_eq!(
-        fs::read(unprivileged.root.join("sys/bus/pci/devices/0000:06:00.0/config")).unwrap().len(),
-        64
-    );
 }
 
 #[test]
-fn no_driver() {
-    let tree = Tree::new(&dgx1v().with(Deviation::NoDriver));
+fn no_driver_and_no_privilege() {
+    let tree = Tree::new(&dgx1v().with(Deviation::NoDriver).with(Deviation::Unprivileged));
     tree.check("sys/bus/pci/devices/0000:06:00.0/class", "0x030200");
     assert!(!tree.root.join("sys/bus/pci/devices/0000:06:00.0/driver").exists());
     assert!(!tree.line("proc/modules").contains("nvidia"));
+    let config = fs::read(tree.root.join("sys/bus/pci/devices/0000:06:00.0/config")).unwrap();
+    assert_eq!(config.len(), 64);
+}
+
+#[test]
+fn vm_flat_tree() {
+    let tree = Tree::new(&vm_flat());
+    let gpu = "sys/bus/pci/devices/0000:00:05.0";
+    assert_eq!(tree.target(gpu), "sys/devices/pci0000:00/0000:00:05.0");
+    tree.check(&format!("{gpu}/numa_node"), "-1");
+    tree.check(&format!("{gpu}/local_cpulist"), "0-47");
+    assert!(!tree.root.join(gpu).join("current_link_speed").exists());
+    assert_eq!(tree.target("sys/class/net/eth0/device/.."), "sys/devices/pci0000:00/0000:00:03.0");
+    tree.check("sys/class/net/eth0/speed", "-1");
+    tree.check("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "3");
+    assert!(tree.line("proc/cpuinfo").contains(" hypervisor"));
 }

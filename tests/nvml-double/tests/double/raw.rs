@@ -4,8 +4,8 @@
 
 use std::mem::size_of;
 
-use machines::scenario::{Code, Fabric};
-use machines::{Deviation, dgx1v};
+use machines::scenario::{C2cLink, Code, Fabric, NvLinkError};
+use machines::{Deviation, dgx_h100, dgx1v, vm_flat};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::sys_exports::field_id::*;
 use nvml_wrapper_sys::bindings::*;
@@ -195,4 +195,62 @@ fn before_initialising() {
     // SAFETY: gives a static string.
     let text = unsafe { std::ffi::CStr::from_ptr(lib.nvmlErrorString(15)) };
     assert_eq!(text.to_str().unwrap(), "GPU is lost");
+}
+
+#[test]
+fn c2c_and_counters() {
+    let mut machine = dgx_h100();
+    machine.gpus[0].links[2].errors.insert(NvLinkError::Replay, 12);
+    let mut scenario = machine.scenario();
+    scenario.devices[0].c2c_links = vec![C2cLink { active: true, mbytes_per_second: 44_712 }; 10];
+    scenario.absent_link = Code::INVALID_ARGUMENT;
+    scenario.max_links = 36;
+    let stage = Stage::new(&machine);
+    let text = serde_json::to_string(&scenario).unwrap();
+    std::fs::write(stage.path(machines::scenario::SCENARIO_BESIDE_LIBRARY), text).unwrap();
+    let nvml = stage.nvml();
+    assert_eq!(field(&nvml, NVML_FI_DEV_C2C_LINK_COUNT, 0), Ok(10));
+    assert_eq!(field(&nvml, NVML_FI_DEV_C2C_LINK_GET_STATUS, 9), Ok(1));
+    assert_eq!(field(&nvml, NVML_FI_DEV_C2C_LINK_GET_MAX_BW, 9), Ok(44_712));
+    assert_eq!(field(&nvml, NVML_FI_DEV_C2C_LINK_GET_MAX_BW, 10), Err(Code::INVALID_ARGUMENT));
+    assert_eq!(field(&nvml, NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, 2), Ok(12));
+    assert_eq!(field(&nvml, NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, 3), Ok(0));
+    // Hopper dropped the fields with the link in their number.
+    assert_eq!(field(&nvml, NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L2, 0), Err(Code::NOT_SUPPORTED));
+    assert_eq!(field(&nvml, NVML_FI_DEV_NVLINK_GET_SPEED, 17), Ok(26_562));
+    assert_eq!(field(&nvml, NVML_FI_DEV_NVLINK_GET_STATE, 18), Err(Code::INVALID_ARGUMENT));
+    let device = nvml.device_by_index(0).unwrap();
+    assert!(
+        !device
+            .link_wrapper_for(20)
+            .has_capability(nvml_wrapper::enum_wrappers::nv_link::Capability::P2p)
+            .unwrap()
+    );
+}
+
+#[test]
+fn partitioned() {
+    let stage = Stage::new(&vm_flat().with(Deviation::MigOn { gpu: 1 }));
+    let nvml = stage.nvml();
+    assert_eq!(nvml.device_by_index(1).unwrap().mig_mode().unwrap().current, 1);
+    assert_eq!(nvml.device_by_index(0).unwrap().mig_mode().unwrap().current, 0);
+    let mut status = 0;
+    let (a, b) = (nvml.device_by_index(0).unwrap(), nvml.device_by_index(1).unwrap());
+    // SAFETY: valid handles and a number to fill in.
+    let code = unsafe { nvml.lib().nvmlDeviceGetP2PStatus(a.handle(), b.handle(), 0, &mut status) };
+    assert_eq!((code, status), (0, nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_GPU_NOT_SUPPORTED));
+}
+
+#[test]
+fn a_switch_at_the_other_end() {
+    let stage = Stage::new(&dgx_h100());
+    let nvml = stage.nvml();
+    let device = nvml.device_by_index(3).unwrap();
+    let mut kind = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    // SAFETY: a valid handle and a number to fill in.
+    let code =
+        unsafe { nvml.lib().nvmlDeviceGetNvLinkRemoteDeviceType(device.handle(), 17, &mut kind) };
+    assert_eq!((code, kind), (0, nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH));
+    let remote = device.link_wrapper_for(17).remote_pci_info().unwrap();
+    assert_eq!((remote.bus_id.as_str(), remote.pci_device_id), ("00000000:0A:00.0", 0x22a3_10de));
 }
