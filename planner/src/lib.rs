@@ -14,9 +14,11 @@ pub mod model;
 pub mod packing;
 pub mod plan_error;
 pub mod rings;
+mod routes;
 pub mod simplex;
 pub mod splitting;
 pub mod weighted;
+pub mod trees;
 
 #[cfg(test)]
 mod test_graphs;

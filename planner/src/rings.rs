@@ -20,12 +20,11 @@ use topology::Fraction;
 
 use crate::bound;
 use crate::flow_graph::FlowGraph;
+use crate::routes::{Adjacency, Routes, UNREACHABLE};
 use columns::RingProgram;
-use routes::{Adjacency, Routes, UNREACHABLE};
 
 mod columns;
 mod order;
-mod routes;
 
 /// NCCL exports and MSCCL schedules end at 32 channels.
 pub const MAX_RINGS: usize = 32;

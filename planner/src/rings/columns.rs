@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 
 use topology::Fraction;
 
-use super::routes::Adjacency;
 use super::{Column, Rated, RingOptions};
 use crate::flow_graph::FlowGraph;
+use crate::routes::Adjacency;
 use crate::simplex::{LinearProgram, Optimum, Relation, nearest_fraction};
 
 /// Columns in a basis are at most as many as rows; this bounds the denominators looked for.

@@ -10,7 +10,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::routes::{Routes, UNREACHABLE};
+use crate::routes::{Routes, UNREACHABLE};
 
 /// Up to here all orders are considered, whatever the hosts.
 const EXACT_RANKS: usize = 10;
