@@ -15,6 +15,9 @@
 //!   GPU0 ─▶ plx0 (out) ─▶ mlx5_0 (out) ─▶ fabric ─▶ mlx5_0 (in) ─▶ plx0 (in) ─▶ GPU0
 //! ```
 //!
+//! The fabric then is one node per host for what it sends and one for what it receives, so that nothing comes back to the host
+//! it left. Where PCIe joins GPUs anyway, GPUs may go NIC to NIC inside their host, as NCCL does.
+//!
 //! Switches with equal neighbours and proportional rates (the planes of an NVSwitch rack) become one node; its traffic
 //! is spread over them by rate.
 
@@ -86,20 +89,23 @@ impl Model {
                 .filter(|gpu| topology.vertex(*gpu).host.unwrap_or_default() == host)
                 .collect();
             let apart = not_joined_by_gpu_links(topology, &of_host);
-            if request.links == LinkPolicy::All || !apart.is_empty() {
-                if request.links == LinkPolicy::Auto
-                    && let Some(finding) = not_joined(topology, &of_host, &apart)
-                {
-                    findings.push(finding);
-                }
-                draft.everything(host);
-            } else {
-                draft.gpu_links(host);
-                if hosts.len() > 1 {
-                    draft.nic_traffic(host);
-                }
+            if request.links == LinkPolicy::Auto && apart.is_empty() {
+                draft.joined.insert(host);
+            } else if request.links == LinkPolicy::Auto {
+                findings.extend(not_joined(topology, &of_host, &apart));
             }
         }
+        for &host in &hosts {
+            if !draft.joined.contains(&host) {
+                draft.everything(host);
+                continue;
+            }
+            draft.gpu_links(host);
+            if hosts.len() > 1 {
+                draft.nic_traffic(host);
+            }
+        }
+        draft.fabrics();
         let reduced = draft.finish();
         let nics = topology.nics().iter().map(|id| topology.vertex(*id).name.clone()).collect();
         let model = Self {
@@ -171,7 +177,11 @@ impl Model {
                     .flat_map(|(names, share): (Vec<String>, Fraction)| {
                         self.members[node].iter().map(move |(vertex, part)| {
                             let mut longer = names.clone();
-                            longer.push(self.names[vertex.index()].clone());
+                            let name = &self.names[vertex.index()];
+                            // The two halves of the fabric are one vertex.
+                            if longer.last() != Some(name) {
+                                longer.push(name.clone());
+                            }
                             (longer, share * *part)
                         })
                     })
@@ -339,12 +349,17 @@ enum Node {
     Out(VertexId),
     /// Its part for data on the way from the fabric.
     In(VertexId),
+    /// A fabric's part for what a host sends.
+    Sent(VertexId, HostId),
+    /// A fabric's part for what a host receives.
+    Received(VertexId, HostId),
 }
 
 impl Node {
     fn vertex(self) -> VertexId {
         match self {
             Self::Whole(id) | Self::Out(id) | Self::In(id) => id,
+            Self::Sent(id, _) | Self::Received(id, _) => id,
         }
     }
 }
@@ -353,6 +368,8 @@ impl Node {
 struct Draft<'t> {
     topology: &'t Topology,
     ranks: &'t [VertexId],
+    /// Hosts whose GPUs are joined without PCIe.
+    joined: BTreeSet<HostId>,
     edges: BTreeMap<(Node, Node), Capacity>,
 }
 
@@ -372,7 +389,7 @@ struct HostLink {
 
 impl<'t> Draft<'t> {
     fn new(topology: &'t Topology, ranks: &'t [VertexId]) -> Self {
-        Self { topology, ranks, edges: BTreeMap::new() }
+        Self { topology, ranks, joined: BTreeSet::new(), edges: BTreeMap::new() }
     }
 
     fn add(&mut self, from: Node, to: Node, usable: u64, relaxed: u64) {
@@ -421,7 +438,38 @@ impl<'t> Draft<'t> {
     /// Every link of a host, forwarding anywhere.
     fn everything(&mut self, host: HostId) {
         for link in self.links(host, |_, _, _| true) {
-            self.add(Node::Whole(link.from), Node::Whole(link.to), link.capacity, link.capacity);
+            let from = self.fabric_end(link.from, Node::Received(link.from, host));
+            let to = self.fabric_end(link.to, Node::Sent(link.to, host));
+            self.add(from, to, link.capacity, link.capacity);
+        }
+    }
+
+    /// The half of a fabric that a NIC's link ends at, the whole vertex for everything else.
+    fn fabric_end(&self, id: VertexId, half: Node) -> Node {
+        if self.topology.vertex(id).kind == VertexKind::Fabric { half } else { Node::Whole(id) }
+    }
+
+    /// Joins what hosts send to a fabric with what others receive. Hosts whose GPUs are joined without PCIe get nothing back.
+    fn fabrics(&mut self) {
+        let mut sent: BTreeMap<(VertexId, HostId), Capacity> = BTreeMap::new();
+        let mut received = sent.clone();
+        for ((from, to), capacity) in &self.edges {
+            for (half, sums) in [(*to, &mut sent), (*from, &mut received)] {
+                if let Node::Sent(fabric, host) | Node::Received(fabric, host) = half {
+                    let sum = sums.entry((fabric, host)).or_default();
+                    sum.usable = sum.usable.saturating_add(capacity.usable);
+                    sum.relaxed = sum.relaxed.saturating_add(capacity.relaxed);
+                }
+            }
+        }
+        for (&(fabric, from), out) in &sent {
+            for (&(other, to), into) in &received {
+                if fabric == other && (from != to || !self.joined.contains(&from)) {
+                    let (from, to) = (Node::Sent(fabric, from), Node::Received(fabric, to));
+                    let usable = out.usable.min(into.usable);
+                    self.add(from, to, usable, out.relaxed.min(into.relaxed));
+                }
+            }
         }
     }
 
@@ -445,9 +493,9 @@ impl<'t> Draft<'t> {
         for link in links {
             let HostLink { from, to, capacity } = link;
             if is_fabric(to) {
-                self.add(Node::Out(from), Node::Whole(to), capacity, capacity);
+                self.add(Node::Out(from), Node::Sent(to, host), capacity, capacity);
             } else if is_fabric(from) {
-                self.add(Node::Whole(from), Node::In(to), capacity, capacity);
+                self.add(Node::Received(from, host), Node::In(to), capacity, capacity);
             } else if is_gpu(from) && is_gpu(to) {
                 // Neither NVLink nor on the way to a NIC.
             } else if is_gpu(from) {
@@ -485,6 +533,9 @@ impl<'t> Draft<'t> {
         let usable = graph(|c| c.usable);
         let relaxed = graph(|c| c.relaxed);
         let vertices: Vec<VertexId> = order.iter().map(|node| node.vertex()).collect();
-        reduce::reduce(&usable, &relaxed, &vertices)
+        let plane = |id: VertexId| {
+            matches!(self.topology.vertex(id).kind, VertexKind::NvSwitch | VertexKind::Switch)
+        };
+        reduce::reduce(&usable, &relaxed, &vertices, plane)
     }
 }

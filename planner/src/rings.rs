@@ -34,8 +34,6 @@ pub const MAX_RINGS: usize = 32;
 pub struct RingOptions {
     /// Host of each rank; ranks of one host are contiguous.
     pub hosts: Vec<usize>,
-    /// Whether hops may pass through the memory of another rank (NCCL's `NVB` paths).
-    pub relays: bool,
     /// Largest number of rings.
     pub max_rings: usize,
     /// Budget in elementary steps of the order search; what was found by then is returned.
@@ -46,7 +44,7 @@ impl RingOptions {
     /// Usual limits for these hosts.
     #[must_use]
     pub fn new(hosts: Vec<usize>) -> Self {
-        Self { hosts, relays: false, max_rings: MAX_RINGS, max_steps: 40_000_000 }
+        Self { hosts, max_rings: MAX_RINGS, max_steps: 40_000_000 }
     }
 }
 
@@ -109,7 +107,7 @@ impl Column {
         options: &RingOptions,
         steps: &mut u64,
     ) -> Option<(u64, Self)> {
-        let routes = Routes::cheapest(graph, adjacency, weights, options.relays);
+        let routes = Routes::cheapest(graph, adjacency, weights, false);
         *steps += (graph.ranks * graph.edges.len()) as u64;
         let order = order::cheapest_cycle(&routes, &options.hosts, steps, options.max_steps)?;
         let mut hops = Vec::with_capacity(order.len());
@@ -488,12 +486,8 @@ mod tests {
     }
 
     #[test]
-    fn relays_only_on_request() {
-        let row = both(3, 3, &[(0, 1, 20), (0, 2, 40)]);
-        check(&row, &[0; 3], "0");
-        let relayed = pack(&row, &RingOptions { relays: true, ..RingOptions::new(vec![0; 3]) });
-        verify(&row, &relayed);
-        assert_eq!(relayed.total, Fraction::integer(20));
+    fn ranks_are_never_passed_through() {
+        check(&both(3, 3, &[(0, 1, 20), (0, 2, 40)]), &[0; 3], "0");
     }
 
     #[test]

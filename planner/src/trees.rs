@@ -314,8 +314,8 @@ mod tests {
     fn hosts_are_entered_at_every_nic() {
         let mut links = Vec::new();
         let hosts: Vec<usize> = (0..12).map(|rank| rank / 4).collect();
-        for rank in 0..12 {
-            links.push((rank, 12 + hosts[rank], 240));
+        for (rank, host) in hosts.iter().enumerate() {
+            links.push((rank, 12 + host, 240));
             links.push((rank, 15, 24));
         }
         let graph = both(12, 16, &links);

@@ -18,18 +18,23 @@ pub(super) struct Reduced {
     pub(super) members: Members,
 }
 
-/// Drops forwarders that nothing passes through and merges planes. `relaxed` is kept only where it differs from `usable`.
-pub(super) fn reduce(usable: &FlowGraph, relaxed: &FlowGraph, vertices: &[VertexId]) -> Reduced {
+/// Drops forwarders that nothing passes through and merges equal forwarders of which `plane` holds. `relaxed` is kept only where it differs from `usable`.
+pub(super) fn reduce(
+    usable: &FlowGraph,
+    relaxed: &FlowGraph,
+    vertices: &[VertexId],
+    plane: impl Fn(VertexId) -> bool,
+) -> Reduced {
     let kept_relaxed = useful(relaxed);
     let bare_relaxed = only(relaxed, &kept_relaxed);
     let kept = useful(usable);
     let bare = only(usable, &kept);
     let members: Members =
         kept.iter().map(|node| [(vertices[*node], Fraction::ONE)].into()).collect();
-    let (graph, members) = merge_planes(bare.clone(), members);
+    let (graph, members) = merge_planes(bare.clone(), members, &plane);
     let relaxed = (bare != bare_relaxed || kept != kept_relaxed).then(|| {
         let own = kept_relaxed.iter().map(|node| [(vertices[*node], Fraction::ONE)].into());
-        merge_planes(bare_relaxed, own.collect())
+        merge_planes(bare_relaxed, own.collect(), &plane)
     });
     Reduced { graph, relaxed, members }
 }
@@ -92,13 +97,16 @@ fn shape(graph: &FlowGraph, node: usize) -> (Shape, u64) {
     ((leaving, entering), common)
 }
 
-fn merge_planes(graph: FlowGraph, members: Members) -> (FlowGraph, Members) {
+fn merge_planes(
+    graph: FlowGraph,
+    members: Members,
+    plane: &impl Fn(VertexId) -> bool,
+) -> (FlowGraph, Members) {
     let mut groups: BTreeMap<Shape, Vec<(usize, u64)>> = BTreeMap::new();
-    for node in graph.ranks..graph.nodes {
+    for node in (graph.ranks..graph.nodes).filter(|node| plane(members[*node][0].0)) {
         let (shape, weight) = shape(&graph, node);
         groups.entry(shape).or_default().push((node, weight));
     }
-    // A switch between just two nodes could as well be a cable; what it carries is one path each, kept apart by name.
     let mut stands_for: Vec<usize> = (0..graph.nodes).collect();
     let mut merged = members;
     for group in groups.into_values().filter(|group| group.len() > 1) {
@@ -144,7 +152,7 @@ mod tests {
     fn dead_ends_vanish() {
         // Ranks 0, 1 on switch 2; a chain 3, 4 hangs off it.
         let graph = FlowGraph::new(2, 5, both(&[(0, 2, 5), (1, 2, 5), (2, 3, 5), (3, 4, 5)]));
-        let reduced = reduce(&graph, &graph, &vertices(5));
+        let reduced = reduce(&graph, &graph, &vertices(5), |_| true);
         assert_eq!(reduced.graph, FlowGraph::new(2, 3, both(&[(0, 2, 5), (1, 2, 5)])));
         assert_eq!(reduced.relaxed, None);
     }
@@ -156,7 +164,7 @@ mod tests {
             5,
             both(&[(0, 3, 20), (1, 3, 20), (2, 3, 40), (0, 4, 10), (1, 4, 10), (2, 4, 20)]),
         );
-        let reduced = reduce(&graph, &graph, &vertices(5));
+        let reduced = reduce(&graph, &graph, &vertices(5), |_| true);
         assert_eq!(
             reduced.graph,
             FlowGraph::new(3, 4, both(&[(0, 3, 30), (1, 3, 30), (2, 3, 60)]))
