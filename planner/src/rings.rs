@@ -36,7 +36,8 @@ pub struct RingOptions {
     pub hosts: Vec<usize>,
     /// Largest number of rings.
     pub max_rings: usize,
-    /// Budget in elementary steps of the order search; what was found by then is returned.
+    /// Budget in elementary steps, for the greedy search and for the linear program each; what was found by then is
+    /// returned.
     pub max_steps: u64,
 }
 
@@ -44,7 +45,7 @@ impl RingOptions {
     /// Usual limits for these hosts.
     #[must_use]
     pub fn new(hosts: Vec<usize>) -> Self {
-        Self { hosts, max_rings: MAX_RINGS, max_steps: 40_000_000 }
+        Self { hosts, max_rings: MAX_RINGS, max_steps: 24_000_000 }
     }
 }
 
@@ -99,17 +100,21 @@ impl Column {
         usage
     }
 
-    /// The cheapest cycle under `weights`, with its cost.
+    /// Cheap cycles under `weights`, each with its cost, the cheapest first.
     fn cheapest(
         graph: &FlowGraph,
         adjacency: &Adjacency,
         weights: &[u64],
         options: &RingOptions,
         steps: &mut u64,
-    ) -> Option<(u64, Self)> {
+    ) -> Vec<(u64, Self)> {
         let routes = Routes::cheapest(graph, adjacency, weights, false);
         *steps += (graph.ranks * graph.edges.len()) as u64;
-        let order = order::cheapest_cycle(&routes, &options.hosts, steps, options.max_steps)?;
+        let orders = order::cheapest_cycles(&routes, &options.hosts, steps, options.max_steps);
+        orders.into_iter().filter_map(|order| Self::along(graph, &routes, order)).collect()
+    }
+
+    fn along(graph: &FlowGraph, routes: &Routes, order: Vec<usize>) -> Option<(u64, Self)> {
         let mut hops = Vec::with_capacity(order.len());
         let mut cost = 0_u64;
         for (i, &from) in order.iter().enumerate() {
@@ -184,15 +189,17 @@ pub fn pack(graph: &FlowGraph, options: &RingOptions) -> RingPacking {
         }
     }
     let Some(mut best) = best else { return packing };
-    if best.total < ceiling && packing.steps < options.max_steps {
+    if best.total < ceiling {
         seeds.sort_unstable();
         seeds.dedup();
         let mut program = RingProgram::new(graph, seeds);
-        if let Some(rated) = program.solve(&adjacency, options, ceiling, &mut packing.steps)
+        let mut steps = 0;
+        if let Some(rated) = program.solve(&adjacency, options, ceiling, &mut steps)
             && rated.beats(&best)
         {
             best = rated;
         }
+        packing.steps += steps;
     }
     packing.rings = merge(graph, best, options.max_rings);
     packing.total = packing.rings.iter().map(|ring| ring.rate).sum();
@@ -265,7 +272,8 @@ fn widest_ring(
             .iter()
             .map(|&l| if l < threshold { UNREACHABLE } else { scarcity.weight(l, widest) })
             .collect();
-        let (_, column) = Column::cheapest(graph, adjacency, &weights, options, steps)?;
+        let cycles = Column::cheapest(graph, adjacency, &weights, options, steps);
+        let (_, column) = cycles.into_iter().next()?;
         let rate = column.usage().into_iter().map(|(edge, times)| left[edge] / times).min()?;
         Some((column, rate)).filter(|(_, rate)| *rate > 0)
     };

@@ -9,10 +9,10 @@ use topology::Fraction;
 use super::{Column, Rated, RingOptions};
 use crate::flow_graph::FlowGraph;
 use crate::routes::Adjacency;
-use crate::simplex::{LinearProgram, Optimum, Relation, nearest_fraction};
+use crate::simplex::{LinearProgram, Optimum, Relation};
 
-/// Columns in a basis are at most as many as rows; this bounds the denominators looked for.
-const MAX_DENOMINATOR: u64 = 5040;
+/// Largest common denominator looked for; beyond it rates are rounded down to whole units of capacity.
+const MAX_DENOMINATOR: u32 = 420;
 /// Pivots per solve.
 const MAX_PIVOTS: u64 = 20_000;
 /// Rounds of pricing.
@@ -25,6 +25,8 @@ const GAIN: f64 = 1e-7;
 /// Maximise the sum of rates; the load of every edge at most its capacity.
 pub(super) struct RingProgram<'g> {
     graph: &'g FlowGraph,
+    /// The row that limits each edge: its own, or that of an edge which always carries the same.
+    row: Vec<usize>,
     /// Capacities are divided by it, so that the program's figures are near 1.
     unit: u64,
     program: LinearProgram,
@@ -34,9 +36,10 @@ pub(super) struct RingProgram<'g> {
 impl<'g> RingProgram<'g> {
     pub(super) fn new(graph: &'g FlowGraph, seeds: Vec<Column>) -> Self {
         let unit = graph.edges.iter().map(|e| e.capacity).max().unwrap_or(1);
-        let rows = graph.edges.iter().map(|e| (Relation::Le, ratio(e.capacity, unit)));
+        let (row, capacities) = rows(graph);
+        let limits = capacities.iter().map(|c| (Relation::Le, ratio(*c, unit)));
         let mut program =
-            Self { graph, unit, program: LinearProgram::new(rows), columns: Vec::new() };
+            Self { graph, row, unit, program: LinearProgram::new(limits), columns: Vec::new() };
         for seed in seeds {
             program.add(seed);
         }
@@ -44,12 +47,17 @@ impl<'g> RingProgram<'g> {
     }
 
     fn add(&mut self, column: Column) {
-        let entries = column.usage();
+        let mut entries: BTreeMap<usize, u64> = BTreeMap::new();
+        for (edge, times) in column.usage() {
+            // Edges of one row carry the same, which is to be counted once.
+            let row = entries.entry(self.row[edge]).or_insert(0);
+            *row = (*row).max(times);
+        }
         #[expect(
             clippy::cast_precision_loss,
             reason = "multiplicities are below the number of ranks"
         )]
-        self.program.add_column(1.0, entries.into_iter().map(|(edge, times)| (edge, times as f64)));
+        self.program.add_column(1.0, entries.into_iter().map(|(row, times)| (row, times as f64)));
         self.columns.push(column);
     }
 
@@ -61,86 +69,164 @@ impl<'g> RingProgram<'g> {
         ceiling: Fraction,
         steps: &mut u64,
     ) -> Option<Rated> {
-        let rows = self.graph.edges.len() as u64;
         let mut optimum = self.maximise(steps)?;
         let reached = ceiling.to_f64() / ratio(self.unit, 1);
         for _ in 0..MAX_ROUNDS {
             if optimum.objective >= reached * (1.0 - GAIN) || *steps >= options.max_steps {
                 break;
             }
-            let weights: Vec<u64> = optimum.dual.iter().map(|dual| weight(*dual)).collect();
+            let mut weights = vec![0; self.graph.edges.len()];
+            let mut counted = vec![false; optimum.dual.len()];
+            for (edge, &row) in self.row.iter().enumerate() {
+                if !counted[row] {
+                    counted[row] = true;
+                    weights[edge] = weight(optimum.dual[row]);
+                }
+            }
             let priced = Column::cheapest(self.graph, adjacency, &weights, options, steps);
-            let Some((cost, column)) = priced else { break };
-            if ratio(cost, 1) >= SCALE * (1.0 - GAIN) || self.columns.contains(&column) {
+            let gaining: Vec<Column> = priced
+                .into_iter()
+                .filter(|(cost, _)| ratio(*cost, 1) < SCALE * (1.0 - GAIN))
+                .map(|(_, column)| column)
+                .filter(|column| !self.columns.contains(column))
+                .collect();
+            if gaining.is_empty() {
                 break;
             }
-            self.add(column);
+            for column in gaining {
+                self.add(column);
+            }
             optimum = self.maximise(steps)?;
-            *steps += rows;
         }
         Some(self.exact(&optimum, options))
     }
 
     fn maximise(&mut self, steps: &mut u64) -> Option<Optimum> {
         let optimum = self.program.maximise(MAX_PIVOTS).ok()?;
-        let rows = self.graph.edges.len() as u64;
-        *steps += (optimum.pivots + 3) * rows * rows;
+        let rows = optimum.dual.len() as u64;
+        // A solve inverts its basis three times.
+        *steps += (optimum.pivots + 3 * rows) * rows * rows;
         Some(optimum)
     }
 
     /// Exact rates near the solution's, kept within every capacity, at most `max_rings` orders.
     fn exact(&self, optimum: &Optimum, options: &RingOptions) -> Rated {
-        let common = self.graph.edges.iter().fold(0, |g, e| num_integer::gcd(g, e.capacity));
-        let common = common.max(1);
+        let common = self.graph.edges.iter().fold(0, |g, e| num_integer::gcd(g, e.capacity)).max(1);
         let scale = ratio(self.unit, common);
-        let unit = Fraction::integer(i128::from(common));
-        let mut rates: Vec<(usize, Fraction)> = optimum
-            .primal
+        let found: Vec<f64> = optimum.primal.iter().map(|x| x * scale).collect();
+        // All rates over one denominator, so that sums stay small: the least under which all are whole, else one kB/s.
+        let whole = (1..=MAX_DENOMINATOR)
+            .find(|d| found.iter().all(|x| distance_to_whole(x * f64::from(*d)) < 1e-5));
+        let denominator = whole.map_or(u128::from(common), u128::from);
+        let per_unit = whole.map_or_else(|| ratio(common, 1), f64::from);
+        // A rate of 1 below is common / denominator.
+        let mut wanted: Vec<(u128, usize)> = found
             .iter()
             .enumerate()
-            .map(|(i, x)| (i, nearest_fraction(x * scale, MAX_DENOMINATOR) * unit))
-            .filter(|(_, rate)| *rate > Fraction::ZERO)
+            .map(|(i, x)| (floor(x * per_unit + 1e-4), i))
+            .filter(|(rate, _)| *rate > 0)
             .collect();
         // Largest first, so that what the limits cut off is the least.
-        rates.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| self.columns[a.0].cmp(&self.columns[b.0])));
-        let mut left: Vec<Fraction> =
-            self.graph.edges.iter().map(|e| Fraction::integer(i128::from(e.capacity))).collect();
-        let mut orders: BTreeMap<&[usize], ()> = BTreeMap::new();
-        let mut chosen: Vec<usize> = Vec::new();
-        for (i, _) in &rates {
+        wanted
+            .sort_by(|a, b| b.0.cmp(&a.0).then_with(|| self.columns[a.1].cmp(&self.columns[b.1])));
+        let mut orders: Vec<&[usize]> = Vec::new();
+        wanted.retain(|(_, i)| {
             let order = self.columns[*i].order.as_slice();
-            if orders.contains_key(order) || orders.len() < options.max_rings {
-                orders.insert(order, ());
-                chosen.push(*i);
+            let known = orders.contains(&order);
+            if !known && orders.len() < options.max_rings {
+                orders.push(order);
             }
-        }
-        let mut given: Vec<Fraction> = vec![Fraction::ZERO; self.columns.len()];
-        let wanted: BTreeMap<usize, Fraction> = rates.iter().copied().collect();
+            known || orders.contains(&order)
+        });
+        let mut left: Vec<u128> = self
+            .graph
+            .edges
+            .iter()
+            .map(|e| u128::from(e.capacity / common) * denominator)
+            .collect();
+        let mut given: Vec<u128> = vec![0; wanted.len()];
         // First what the program says, then whatever rounding or dropped rings left over.
         for top_up in [false, true] {
-            for &i in &chosen {
-                let usage = self.columns[i].usage();
-                let fits = usage
-                    .iter()
-                    .filter_map(|(&edge, &times)| {
-                        left[edge].checked_div(Fraction::integer(i128::from(times)))
-                    })
-                    .min()
-                    .unwrap_or(Fraction::ZERO);
-                let rate = if top_up { fits } else { fits.min(wanted[&i]) };
+            for (place, (rate, i)) in wanted.iter().enumerate() {
+                let usage = self.columns[*i].usage();
+                let fits = usage.iter().map(|(&edge, &times)| left[edge] / u128::from(times)).min();
+                let fits = fits.unwrap_or(0);
+                let rate = if top_up { fits } else { fits.min(*rate) };
                 for (edge, times) in usage {
-                    left[edge] = left[edge] - rate * Fraction::integer(i128::from(times));
+                    left[edge] -= rate * u128::from(times);
                 }
-                given[i] = given[i] + rate;
+                given[place] += rate;
             }
         }
-        let columns = chosen
+        let unit = Fraction::integer(i128::from(common));
+        let columns = wanted
             .into_iter()
-            .filter(|i| given[*i] > Fraction::ZERO)
-            .map(|i| (self.columns[i].clone(), given[i]))
+            .zip(given)
+            .filter(|(_, rate)| *rate > 0)
+            .filter_map(|((_, i), rate)| {
+                let denominator = i128::try_from(denominator).ok()?;
+                let rate = Fraction::new(i128::try_from(rate).ok()?, denominator)?;
+                Some((self.columns[i].clone(), rate * unit))
+            })
             .collect();
         Rated::new(columns)
     }
+}
+
+/// For each edge its row, and the capacity of each row. What enters a forwarder between two neighbours on one side leaves it
+/// on the other, so both edges share a row, the tighter one's.
+fn rows(graph: &FlowGraph) -> (Vec<usize>, Vec<u64>) {
+    let mut row: Vec<usize> = (0..graph.edges.len()).collect();
+    for node in graph.ranks..graph.nodes {
+        let edges = graph.edges.iter().enumerate();
+        let touching: Vec<(usize, usize, bool)> = edges
+            .filter(|(_, e)| e.from == node || e.to == node)
+            .map(|(i, e)| if e.to == node { (i, e.from, true) } else { (i, e.to, false) })
+            .collect();
+        let mut neighbours: Vec<usize> = touching.iter().map(|(_, other, _)| *other).collect();
+        neighbours.sort_unstable();
+        neighbours.dedup();
+        if neighbours.len() != 2 {
+            continue;
+        }
+        for &(entering, from, into) in &touching {
+            let leaving = touching.iter().find(|(_, to, into)| !into && *to != from);
+            if let Some((leaving, ..)) = leaving.filter(|_| into) {
+                let (keep, drop) = (row[entering], row[*leaving]);
+                for of in row.iter_mut().filter(|of| **of == drop) {
+                    *of = keep;
+                }
+            }
+        }
+    }
+    let mut names = row.clone();
+    names.sort_unstable();
+    names.dedup();
+    let mut capacities = vec![u64::MAX; names.len()];
+    for (edge, of) in row.iter_mut().enumerate() {
+        *of = names.binary_search(of).expect("every row has a name");
+        capacities[*of] = capacities[*of].min(graph.edges[edge].capacity);
+    }
+    (row, capacities)
+}
+
+fn distance_to_whole(x: f64) -> f64 {
+    let above = x - floor_f64(x);
+    above.min(1.0 - above)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates are positive and the cast saturates"
+)]
+fn floor(x: f64) -> u128 {
+    x as u128
+}
+
+#[expect(clippy::cast_precision_loss, reason = "only the distance to it is looked at")]
+fn floor_f64(x: f64) -> f64 {
+    floor(x) as f64
 }
 
 fn weight(dual: f64) -> u64 {
