@@ -17,8 +17,8 @@ pub mod rings;
 mod routes;
 pub mod simplex;
 pub mod splitting;
-pub mod weighted;
 pub mod trees;
+pub mod weighted;
 
 #[cfg(test)]
 mod test_graphs;
