@@ -1,4 +1,4 @@
-//! The independent checker: says what a plan really does, by code that did not make it.
+//! The independent checker: says what a plan or a schedule really does, by code that did not make it.
 //!
 //! ```text
 //!   structure     ranks are GPUs, rings are rings, trees span, every hop follows links that exist
@@ -6,6 +6,7 @@
 //!   loads         bytes per physical link, hence the bandwidth
 //!   claims        what the plan says of itself against what was counted
 //!   brute_force   bounds again, by all cuts, for small topologies
+//!   schedule      the steps of an operation: order, races, results
 //! ```
 //!
 //! Nothing here uses the planner's search or its graph; all arithmetic is exact. A plan may come from a
@@ -15,6 +16,7 @@ mod brute_force;
 mod claims;
 mod exact;
 mod loads;
+mod schedule;
 mod semantics;
 mod structure;
 mod violation;
@@ -33,6 +35,10 @@ use topology::{Channel, Collective, Topology, VertexId};
 pub use brute_force::{ProvedBound, bounds, brute_force_bound};
 pub use claims::MOST_CHANNELS;
 pub use loads::{Counted, channel_gbps};
+pub use schedule::{
+    At, Connection, Placement, ScheduleReport, ScheduleViolation, Waits, Wrong, schedule,
+    schedule_placed,
+};
 pub use violation::{Claim, Place, Violation, ViolationKind};
 
 use loads::Loaded;

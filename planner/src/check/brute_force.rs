@@ -3,6 +3,9 @@
 //! For small topologies every set of vertices is looked at. What leaves a set of GPUs at most is the least
 //! capacity over all ways to put the forwarding vertices on either side; from that table every bound is a minimum.
 
+#[cfg(test)]
+mod tests;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
