@@ -16,6 +16,7 @@ extern crate alloc;
 pub mod formats;
 pub mod health;
 pub mod matrix;
+pub mod msccl;
 pub mod nccl_graph;
 pub mod plan;
 pub mod rates;
