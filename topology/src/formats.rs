@@ -31,7 +31,10 @@ pub use snapshot_json::write_snapshot;
 
 /// Most bytes of an input. The largest real ones (a fused dump of a 576-GPU rack, a link graph of as
 /// many GPUs in full mesh) stay under half of it.
-pub const SIZE_LIMIT: usize = 32 << 20;
+pub const SIZE_LIMIT: usize = 16 << 20;
+
+/// Most bytes of a text that may hold a matrix: many times the largest, with the report around it.
+pub const TEXT_LIMIT: usize = 4 << 20;
 
 /// Deepest nesting of an XML input. Real trees have at most a dozen levels of bridges.
 pub const DEPTH_LIMIT: usize = 64;
@@ -40,7 +43,7 @@ pub const DEPTH_LIMIT: usize = 64;
 pub const ELEMENT_LIMIT: usize = 1 << 16;
 
 /// Most attributes of one XML element. NCCL itself stops at 16.
-pub const ATTRIBUTE_LIMIT: usize = 64;
+pub const ATTRIBUTE_LIMIT: usize = 32;
 
 /// Most devices of a matrix.
 pub const DEVICE_LIMIT: usize = 1024;

@@ -41,3 +41,38 @@ fn sound(hosts: Vec<Snapshot>) {
         assert_eq!(again.as_deref(), Ok(&[host][..]), "written and read again");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            super::any(&bytes);
+            super::nccl_topology_xml(&bytes);
+            super::topo_m(&bytes);
+            super::link_graph_json(&bytes);
+            super::snapshot(&bytes);
+        }
+
+        #[test]
+        fn any_text(text in "\\PC{0,200}") {
+            super::any(text.as_bytes());
+            super::nccl_topology_xml(text.as_bytes());
+            super::topo_m(text.as_bytes());
+        }
+
+        /// JSON of the right keys and the wrong everything else.
+        #[test]
+        fn json_like(pieces in proptest::collection::vec(proptest::sample::select(vec![
+            "{", "}", "[", "]", ",", ":", "\"source\"", "\"live\"", "\"schema_version\"", "1", "\"gpus\"", "\"links\"",
+            "\"switches\"", "\"0\"", "25.5", "-1", "null", "\"faults\"", "\"matrix\"", "\"name\"", "1e400", "\"\\u0000\"",
+        ]), 0..40)) {
+            let text = pieces.concat();
+            super::any(text.as_bytes());
+            super::any(alloc::format!("{{{text}}}").as_bytes());
+            super::link_graph_json(text.as_bytes());
+        }
+    }
+}

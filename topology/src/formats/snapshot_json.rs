@@ -4,9 +4,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::ReadError;
 use crate::snapshot::{LinkGraph, SCHEMA_VERSION, Snapshot};
@@ -36,37 +38,42 @@ struct Keys {
     instances: Option<IgnoredAny>,
 }
 
-/// An object, or a list of them.
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
+/// The keys of an object, or of the first of a list.
+struct FirstKeys {
+    keys: Keys,
+    is_list: bool,
 }
 
-impl<T: for<'de> Deserialize<'de>> OneOrMany<T> {
-    fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        if text.trim_start().starts_with('[') {
-            serde_json::from_str(text).map(Self::Many)
-        } else {
-            serde_json::from_str(text).map(Self::One)
+impl<'de> Deserialize<'de> for FirstKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct First;
+        impl<'de> Visitor<'de> for First {
+            type Value = FirstKeys;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object or a list of objects")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<FirstKeys, A::Error> {
+                let keys = Keys::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(FirstKeys { keys, is_list: false })
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FirstKeys, A::Error> {
+                let keys = list.next_element()?.unwrap_or_default();
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(FirstKeys { keys, is_list: true })
+            }
         }
-    }
-
-    fn into_vec(self) -> Vec<T> {
-        match self {
-            Self::One(one) => alloc::vec![one],
-            Self::Many(many) => many,
-        }
+        deserializer.deserialize_any(First)
     }
 }
 
 pub(super) fn sniff(text: &str) -> Result<Kind, ReadError> {
-    let parsed = OneOrMany::<Keys>::parse(text).map_err(|error| refuse_json("JSON", &error))?;
-    let one = matches!(parsed, OneOrMany::One(_));
-    let keys = parsed.into_vec().into_iter().next().unwrap_or_default();
+    let FirstKeys { keys, is_list } =
+        serde_json::from_str(text).map_err(|error| refuse_json("JSON", &error))?;
     Ok(if keys.source.is_some() && keys.channels.is_none() && keys.paths.is_none() {
         newer(keys.schema_version)?;
         Kind::Snapshot
-    } else if one && (keys.links.is_some() || keys.switches.is_some()) && keys.faults.is_none() {
+    } else if !is_list && (keys.links.is_some() || keys.switches.is_some()) && keys.faults.is_none()
+    {
         Kind::LinkGraph
     } else if keys.channels.is_some() {
         Kind::Other("channels: a plan, no topology")
@@ -91,8 +98,13 @@ fn newer(version: Option<u64>) -> Result<(), ReadError> {
 }
 
 pub(super) fn read(text: &str) -> Result<Vec<Snapshot>, ReadError> {
-    let hosts =
-        OneOrMany::<Snapshot>::parse(text).map_err(|error| refuse_json(FORMAT, &error))?.into_vec();
+    let is_list = text.trim_start().starts_with('[');
+    let hosts: Vec<Snapshot> = if is_list {
+        serde_json::from_str(text)
+    } else {
+        serde_json::from_str(text).map(|host| alloc::vec![host])
+    }
+    .map_err(|error| refuse_json(FORMAT, &error))?;
     for (host, snapshot) in hosts.iter().enumerate() {
         newer(Some(u64::from(snapshot.schema_version)))?;
         validate(snapshot).map_err(|reason| {

@@ -6,16 +6,17 @@ use alloc::vec::Vec;
 
 use crate::Fault;
 
-/// Where lines start, so that naming the line of an offset costs no scan.
-pub(super) struct Lines(Vec<usize>);
+/// Where lines end, so that naming the line of an offset costs no scan. Inputs are below 4 GiB.
+pub(super) struct Lines(Vec<u32>);
 
 impl Lines {
     pub(super) fn of(text: &str) -> Self {
-        Self(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at).collect())
+        Self((0..).zip(text.bytes()).filter(|(_, b)| *b == b'\n').map(|(at, _)| at).collect())
     }
 
     /// Line of a byte offset, from 1.
     pub(super) fn at(&self, offset: usize) -> usize {
+        let offset = u32::try_from(offset).unwrap_or(u32::MAX);
         self.0.partition_point(|newline| *newline < offset) + 1
     }
 }

@@ -13,6 +13,7 @@
 //! legible table of an input is read; others are named in a fault. A table of other words (measured rates, P2P
 //! states, another vendor's classes) is refused.
 
+mod header;
 mod table;
 mod words;
 
@@ -21,10 +22,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use self::table::{Column, Header, Table};
+use self::header::{Column, Header};
+use self::table::Table;
 use self::words::{gpu_index, strip_terminal_codes, words};
 use super::text::{excerpt, fault};
-use super::{DEVICE_LIMIT, KNOWN, ReadError, unrecognised};
+use super::{DEVICE_LIMIT, KNOWN, ReadError, TEXT_LIMIT, unrecognised};
 use crate::matrix::Matrix;
 use crate::snapshot::{NicRole, NumaNode, Source};
 use crate::{CpuModel, Gpu, GpuIndex, Nic, Snapshot};
@@ -33,17 +35,20 @@ const FORMAT: &str = "nvidia-smi topo -m matrix";
 const READER: &str = "topo-matrix";
 
 pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
+    if text.len() > TEXT_LIMIT {
+        let reason = format!("{} bytes of text; at most {TEXT_LIMIT} are read", text.len());
+        return Err(unrecognised(0, reason));
+    }
     let text = strip_terminal_codes(text);
-    let lines: Vec<&str> = text.lines().collect();
-    let Found { table, others, refused, legend } = find(&lines);
+    let Found { table, others, refused, legend } = find(&text);
     let table = match (table, refused) {
         (Some(table), _) => table,
         (None, Some((line, reason))) => return Err(ReadError { format: FORMAT, line, reason }),
-        (None, None) => match headless(&lines) {
+        (None, None) => match headless(&text) {
             Some(table) => table,
             None => {
                 let line =
-                    lines.iter().position(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
+                    text.lines().position(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
                 let reason =
                     format!("no header naming GPU0, GPU1, … and no row of path classes; {KNOWN}");
                 return Err(unrecognised(line, reason));
@@ -54,8 +59,11 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
         return Err(ReadError { format: FORMAT, line, reason });
     }
     let mut snapshot = assemble(&table, &legend);
-    for line in others {
-        let error = format!("another table begins here; only that of line {} is read", table.line);
+    if let Some((line, count)) = others {
+        let error = format!(
+            "tables not read: {count}, the first here; only that of line {} is",
+            table.line
+        );
         snapshot.faults.push(fault(READER, line, error));
     }
     Ok(snapshot)
@@ -65,22 +73,24 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
 struct Found {
     /// The first legible table.
     table: Option<Table>,
-    /// Lines of further headers.
-    others: Vec<usize>,
+    /// Line of the first further header, and how many there are.
+    others: Option<(usize, usize)>,
     /// Why the first illegible one is none.
     refused: Option<(usize, String)>,
     /// The NICs' own names, by column name.
     legend: BTreeMap<String, String>,
 }
 
-fn find(lines: &[&str]) -> Found {
-    let mut found =
-        Found { table: None, others: Vec::new(), refused: None, legend: BTreeMap::new() };
+fn find(text: &str) -> Found {
+    let mut found = Found { table: None, others: None, refused: None, legend: BTreeMap::new() };
     let mut current: Option<Table> = None;
     let mut closed = false;
     let mut label: Option<String> = None;
-    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or(0);
-    for (number, line) in (1..).zip(lines) {
+    let last = last_line(text);
+    for (number, line) in (1..).zip(text.lines()) {
+        if current.is_none() && !line.contains("GPU") {
+            continue;
+        }
         let words = words(line);
         if let Some(header) = Header::parse(&words) {
             let extended =
@@ -88,7 +98,7 @@ fn find(lines: &[&str]) -> Found {
             if !extended {
                 found.end(current.take());
                 if found.table.is_some() {
-                    found.others.push(number);
+                    found.others.get_or_insert((number, 0)).1 += 1;
                 }
                 current = Some(Table::new(number, header));
                 closed = false;
@@ -100,7 +110,7 @@ fn find(lines: &[&str]) -> Found {
         closed |= is_legend || table.is_full();
         if closed || !table.extend_header(&words) {
             if !closed {
-                table.take(number, &words, number == last + 1);
+                table.take(number, &words, number == last);
             }
             // A later table's legend is of another host.
             if found.table.is_none() {
@@ -159,21 +169,25 @@ fn is_nic(word: &str) -> bool {
         .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// Number of the last line that is not blank; a cut may have left half a word there.
+fn last_line(text: &str) -> usize {
+    text.trim_end().lines().count()
+}
+
 /// A table whose header was lost: rows of path classes, as many as their cells.
-fn headless(lines: &[&str]) -> Option<Table> {
-    let is_row = |line: &&&str| {
-        let words = words(line);
+fn headless(text: &str) -> Option<Table> {
+    let is_row = |words: &[&str]| {
         let name = words.first().copied().unwrap_or_default();
-        let named = gpu_index(name).is_some()
-            || words::device_names(name).is_some_and(|(n, _)| n.len() == 1);
+        let named = words::device_names(name).is_some_and(|(names, _)| names.len() == 1);
         named && words.get(1).is_some_and(|word| words::cells(word).is_some())
     };
-    let first = lines.iter().position(|line| is_row(&line))?;
-    let rows: Vec<Vec<&str>> = lines[first..]
-        .iter()
-        .take_while(is_row)
+    let first = text.lines().position(|line| is_row(&words(line)))?;
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .skip(first)
+        .map(words)
+        .take_while(|words| is_row(words))
         .take(DEVICE_LIMIT + 1)
-        .map(|line| words(line))
         .collect();
     let most = table::split(rows.first()?.get(1..)?, DEVICE_LIMIT);
     if gpu_index(rows[0][0]).is_none() || most.cells.len() != rows.len() {
@@ -184,9 +198,9 @@ fn headless(lines: &[&str]) -> Option<Table> {
     let columns = all.into_iter().take(most.tail.len()).collect();
     let devices = rows.iter().map(|words| String::from(words[0])).collect();
     let mut table = Table::new(first + 1, Header { devices, columns });
-    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or(0);
+    let last = last_line(text);
     for (line, words) in (first + 1..).zip(&rows) {
-        table.take(line, words, line == last + 1);
+        table.take(line, words, line == last);
     }
     table.close();
     table.cross_check();
@@ -263,3 +277,6 @@ fn assemble(table: &Table, legend: &BTreeMap<String, String>) -> Snapshot {
     }
     snapshot
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,10 @@ pub(super) fn check(text: &str) -> Result<(), (usize, String)> {
             if tag.attributes > ATTRIBUTE_LIMIT {
                 return Err((open, format!("an element with over {ATTRIBUTE_LIMIT} attributes")));
             }
+            // The library copies those in force for every element that adds one.
+            if rest[..tag.length].contains("xmlns") {
+                return Err((open, "XML namespaces are not read".into()));
+            }
             if rest.starts_with("</") {
                 depth = depth.saturating_sub(1);
             } else {

@@ -1,129 +1,15 @@
-//! One table: a header, the rows under it, and what is wrong with them.
+//! One table: the rows under its header, and what is wrong with them.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::words::{cells, device_names, gpu_index, is_affinity};
-use crate::formats::DEVICE_LIMIT;
+use super::header::{Column, Header};
+use super::words::{cells, is_affinity};
 use crate::formats::text::excerpt;
 use crate::matrix::Cell;
 use crate::{CpuList, PathType};
-
-/// Columns after the square, in the order the driver prints them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
-    Cpus,
-    Numa,
-    /// The GPU's own memory node (Grace); not where its CPU side is.
-    GpuNuma,
-}
-
-pub(super) struct Header {
-    pub(super) devices: Vec<String>,
-    pub(super) columns: Vec<Column>,
-}
-
-impl Header {
-    /// The header in a line, if there is one: from the first `GPU#` on, whatever is before it (a prompt, the
-    /// command, a quotation mark). A row is none: its first name is followed by a cell.
-    pub(super) fn parse(words: &[&str]) -> Option<Self> {
-        let start = words.iter().position(|word| {
-            word.starts_with("GPU")
-                && device_names(word).is_some_and(|(names, _)| gpu_index(names[0]).is_some())
-        })?;
-        let words = &words[start..];
-        let mut devices: Vec<String> = Vec::new();
-        let mut tail = String::new();
-        let has_columns = words.iter().any(|word| word.eq_ignore_ascii_case("Affinity"));
-        let mut complete = true;
-        for (place, word) in words.iter().enumerate() {
-            // `GPU NUMA ID` starts with a word of its own.
-            if matches!(*word, "CPU" | "NUMA" | "GPU") {
-                tail = words[place..].concat();
-                break;
-            }
-            match device_names(word) {
-                Some((names, rest)) => {
-                    devices.extend(names.into_iter().map(String::from));
-                    if !rest.is_empty() {
-                        tail = [rest, &words[place + 1..].concat()].concat();
-                        break;
-                    }
-                }
-                // Columns follow, so this must be an unusual name.
-                None if has_columns && cells(word).is_none() => devices.push((*word).into()),
-                None => {
-                    complete = false;
-                    break;
-                }
-            }
-        }
-        // `GPU0 is slow` names no columns.
-        if !complete && devices.len() < 2 {
-            return None;
-        }
-        Some(Self { devices, columns: columns(&tail) })
-    }
-
-    /// Takes the rest of a header that the paste wrapped; whether the line was one.
-    pub(super) fn extend(&mut self, words: &[&str]) -> bool {
-        if !self.columns.is_empty() {
-            return false;
-        }
-        let mut devices = Vec::new();
-        let mut tail = String::new();
-        for (place, word) in words.iter().enumerate() {
-            if matches!(*word, "CPU" | "NUMA" | "GPU") {
-                tail = words[place..].concat();
-                break;
-            }
-            match device_names(word) {
-                Some((names, "")) => devices.extend(names.into_iter().map(String::from)),
-                _ => return false,
-            }
-        }
-        let columns = columns(&tail);
-        let known = devices.iter().any(|name| self.devices.contains(name));
-        if known || (columns.is_empty() && (devices.is_empty() || !tail.is_empty())) {
-            return false;
-        }
-        self.devices.extend(devices);
-        self.columns = columns;
-        true
-    }
-
-    pub(super) fn check(&self) -> Result<(), String> {
-        let mut names = BTreeSet::new();
-        if let Some(twice) = self.devices.iter().find(|name| !names.insert(name.as_str())) {
-            return Err(format!("the header names {} twice", excerpt(twice)));
-        }
-        let mut indices = BTreeSet::new();
-        let gpus = self.devices.iter().filter_map(|name| gpu_index(name));
-        if let Some(twice) = gpus.into_iter().find(|index| !indices.insert(*index)) {
-            return Err(format!("the header names GPU {twice} twice"));
-        }
-        if self.devices.len() > DEVICE_LIMIT {
-            return Err(format!("{} devices; at most {DEVICE_LIMIT} are read", self.devices.len()));
-        }
-        Ok(())
-    }
-}
-
-fn columns(tail: &str) -> Vec<Column> {
-    let tail = tail.to_ascii_lowercase();
-    let mut found: Vec<(usize, Column)> = [
-        ("cpuaffinity", Column::Cpus),
-        ("numaaffinity", Column::Numa),
-        ("gpunumaid", Column::GpuNuma),
-    ]
-    .into_iter()
-    .filter_map(|(title, column)| Some((tail.find(title)?, column)))
-    .collect();
-    found.sort_by_key(|(at, _)| *at);
-    found.into_iter().map(|(_, column)| column).collect()
-}
 
 /// One device's row as far as it was there.
 #[derive(Clone, Debug, Default)]
@@ -267,8 +153,13 @@ impl Table {
         let name = self.header.devices[device].clone();
         let size = self.size();
         let mut split = split(words, size);
+        if split.cells.is_empty() {
+            // Numbers straight after the name: a table of weights.
+            split.foreign = split.foreign.or_else(|| split.tail.first().copied());
+        }
         if let Some(word) = split.foreign.take() {
-            if last && words.last() == Some(&word) && !split.cells.is_empty() {
+            let begun = self.legible || !split.cells.is_empty();
+            if last && words.last() == Some(&word) && begun {
                 self.faults
                     .push((line, format!("row {name} ends in '{}', cut off", excerpt(word))));
             } else {
@@ -286,8 +177,8 @@ impl Table {
             return;
         }
         let own = Some(Cell::class(PathType::Loc));
-        self.legible |= split.cells.iter().any(|cell| cell.is_some() && *cell != own)
-            || (size == 1 && split.cells == [own]);
+        self.legible |=
+            split.cells.iter().any(|cell| *cell != own) || (size == 1 && split.cells == [own]);
         if let Some(known) = self.rows.get(&device) {
             if known.cells != split.cells {
                 let reason = format!("row {name} is also at line {}, with other cells", known.line);

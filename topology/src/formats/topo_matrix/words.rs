@@ -3,7 +3,11 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::formats::DEVICE_LIMIT;
 use crate::matrix::Cell;
+
+/// Most words of a line that are looked at: a row's name, its cells and some more.
+const WORD_LIMIT: usize = 2 * DEVICE_LIMIT;
 
 /// The text without terminal codes: `ESC [ … letter` of any kind, and the `[4m` that is left where a chat or a web
 /// page dropped the ESC. Newlines stay as they are.
@@ -43,7 +47,8 @@ fn code_length(code: &str) -> Option<usize> {
 
 /// White space and the bars of a Markdown table separate words.
 pub(super) fn words(line: &str) -> Vec<&str> {
-    line.split(|c: char| c.is_whitespace() || c == '|').filter(|word| !word.is_empty()).collect()
+    let words = line.split(|c: char| c.is_whitespace() || c == '|');
+    words.filter(|word| !word.is_empty()).take(WORD_LIMIT).collect()
 }
 
 /// Device names in a header's word: one, or several run together (`NIC8NIC9`). `rest` is what follows the last
@@ -51,7 +56,7 @@ pub(super) fn words(line: &str) -> Vec<&str> {
 pub(super) fn device_names(word: &str) -> Option<(Vec<&str>, &str)> {
     let mut names = Vec::new();
     let mut rest = word;
-    while let Some(length) = numbered_length(rest) {
+    while let Some(length) = numbered_length(rest).filter(|_| names.len() <= DEVICE_LIMIT) {
         names.push(&rest[..length]);
         rest = &rest[length..];
     }
@@ -110,7 +115,7 @@ pub(super) fn cells(word: &str) -> Option<Cells<'_>> {
     }
     let mut cells = Vec::new();
     let mut rest = word;
-    while let Some(length) = cell_length(rest) {
+    while let Some(length) = cell_length(rest).filter(|_| cells.len() <= DEVICE_LIMIT) {
         cells.push(Some(rest[..length].parse().ok()?));
         rest = &rest[length..];
     }
