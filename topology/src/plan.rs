@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What is to be planned.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PlanRequest {
     /// GPUs by NVML index (position in a link graph), the same on every host; `None` is all.
     pub gpus: Option<Vec<GpuIndex>>,
