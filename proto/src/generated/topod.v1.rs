@@ -749,9 +749,10 @@ pub mod plan_service_client {
     /// Serves plans. Every plan has passed the independent checker.
     ///
     /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
-    /// TOPOLOGY_NOT_READY (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation` is the present one),
-    /// INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION, no plan can exist),
-    /// PLAN_REJECTED (INTERNAL, the checker refused what the planner made), OVERLOADED (RESOURCE_EXHAUSTED).
+    /// TOPOLOGY_NOT_READY and SHUTTING_DOWN (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation`
+    /// is the present one), INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION where
+    /// none can exist, UNIMPLEMENTED for a collective that is not planned), OVERLOADED (RESOURCE_EXHAUSTED), PLAN_REJECTED
+    /// (INTERNAL, the checker refused what the planner made), INTERNAL (INTERNAL).
     #[derive(Debug, Clone)]
     pub struct PlanServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -881,9 +882,10 @@ pub mod plan_service_server {
     /// Serves plans. Every plan has passed the independent checker.
     ///
     /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
-    /// TOPOLOGY_NOT_READY (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation` is the present one),
-    /// INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION, no plan can exist),
-    /// PLAN_REJECTED (INTERNAL, the checker refused what the planner made), OVERLOADED (RESOURCE_EXHAUSTED).
+    /// TOPOLOGY_NOT_READY and SHUTTING_DOWN (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation`
+    /// is the present one), INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION where
+    /// none can exist, UNIMPLEMENTED for a collective that is not planned), OVERLOADED (RESOURCE_EXHAUSTED), PLAN_REJECTED
+    /// (INTERNAL, the checker refused what the planner made), INTERNAL (INTERNAL).
     #[derive(Debug)]
     pub struct PlanServiceServer<T> {
         inner: Arc<T>,
@@ -2073,10 +2075,10 @@ pub mod watch_topology_response {
 /// Says that the daemon lives and what it publishes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
-    /// The present generation.
+    /// The present generation; 0 before the first topology.
     #[prost(uint64, tag = "1")]
     pub generation: u64,
-    /// The present fingerprint.
+    /// The present fingerprint; empty before the first topology.
     #[prost(string, tag = "2")]
     pub fingerprint: ::prost::alloc::string::String,
 }
