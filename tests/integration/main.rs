@@ -1,1 +1,14 @@
-fn main() {}
+//! The one integration binary: everything that takes more than one crate to see.
+
+mod architecture;
+mod deploy;
+mod programs;
+mod wire;
+
+use std::path::{Path, PathBuf};
+
+/// The folder of the workspace's Cargo.toml.
+fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().expect("the tests are a member of the workspace").into()
+}
