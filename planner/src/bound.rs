@@ -447,6 +447,20 @@ impl SourceNetwork {
     }
 }
 
+/// Whether every rank can be sent everything that the ranks own at once.
+pub(crate) fn supports(graph: &FlowGraph, weights: &[i64]) -> bool {
+    let mut net = SourceNetwork::new(graph);
+    for (&id, edge) in net.edges.iter().zip(&graph.edges) {
+        let Some(capacity) = scaled(edge.capacity, 1) else { return false };
+        net.network.set_capacity(id, capacity);
+    }
+    for (&id, &weight) in net.supplies.iter().zip(weights) {
+        net.network.set_capacity(id, weight);
+    }
+    let total = weights.iter().sum();
+    (0..graph.ranks).all(|v| net.network.max_flow(net.source, v, total) == total)
+}
+
 /// The largest unit in which all capacities are whole numbers.
 pub(crate) fn capacity_unit(graph: &FlowGraph) -> u64 {
     graph.edges.iter().fold(0, |unit, e| e.capacity.gcd(&unit)).max(1)

@@ -17,11 +17,11 @@ use alloc::vec::Vec;
 use num_integer::Integer;
 use topology::Fraction;
 
-use crate::bound::{BoundError, bottleneck, count};
+use crate::bound::{BoundError, bottleneck, count, supports};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::scaled;
 use crate::packing::{PackError, PackOptions, PackedTree, pack};
-use crate::splitting::{LogicalGraph, Reduction, remove_switches};
+use crate::splitting::{LogicalGraph, Reduction, balanced, remove_switches};
 
 /// Limits on a forest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub const MAX_CHANNELS: usize = 32;
 
 impl Default for ForestOptions {
     fn default() -> Self {
-        Self { max_trees: MAX_CHANNELS, steps: 20_000 }
+        Self { max_trees: MAX_CHANNELS, steps: 1500 }
     }
 }
 
@@ -238,8 +238,18 @@ pub fn weighted_all_gather(
     weights: &[u64],
     options: &ForestOptions,
 ) -> Result<Forest, ForestError> {
+    near_best(graph, weights, Fraction::ZERO, options)
+}
+
+/// The same, taking what reaches 99 % of `best` where the weights allow more than that.
+pub(crate) fn near_best(
+    graph: &FlowGraph,
+    weights: &[u64],
+    best: Fraction,
+    options: &ForestOptions,
+) -> Result<Forest, ForestError> {
     assert!(weights.iter().any(|&w| w > 0), "somebody owns something");
-    Search::new(graph, weights, options)?.run()
+    Search::new(graph, weights, best, options)?.run()
 }
 
 /// How capacities are cut: `weights[v]` units at each root, capacities in units, the rate of a unit.
@@ -258,14 +268,24 @@ const MAX_COARSE: u64 = 8;
 const ORDERS: u64 = 4;
 /// Breakpoints looked at for one coarse scale.
 const MAX_BREAKPOINTS: usize = 20_000;
+/// Trees times ranks beyond which no second scale is packed once one is good enough.
+const LARGE: u64 = 3000;
+/// Coarse scales to fall back on, in order, where the finer ones need too many trees.
+const FALLBACK: [u64; 8] = [32, 24, 16, 12, 8, 4, 2, 1];
 
 struct Search<'a> {
     weights: &'a [u64],
     options: &'a ForestOptions,
     reduction: Reduction,
-    /// Best time per unit of weight.
+    /// What is packed: the reduction's graph, with switches balanced.
+    graph: FlowGraph,
+    /// Capacity of one unit of `graph`.
+    unit: Fraction,
+    /// Best time per unit of weight on `graph`.
     ratio: Fraction,
     total: Fraction,
+    /// Rate that a forest must reach to be considered.
+    near: Fraction,
     steps: u64,
 }
 
@@ -282,65 +302,99 @@ impl<'a> Search<'a> {
     fn new(
         graph: &FlowGraph,
         weights: &'a [u64],
+        best: Fraction,
         options: &'a ForestOptions,
     ) -> Result<Self, ForestError> {
         // On the graph as it is, so that a cut in an error names its edges.
         let ratio = bottleneck(graph, weights)?.ratio;
         let total = Fraction::of(weights.iter().sum(), 1);
         let reduction = Reduction::new(graph);
-        Ok(Self { weights, options, reduction, ratio, total, steps: options.steps })
+        let mut search = Self {
+            weights,
+            options,
+            graph: reduction.graph.clone(),
+            reduction,
+            unit: Fraction::ONE,
+            ratio,
+            total,
+            near: Fraction::ZERO,
+            steps: options.steps,
+        };
+        search.balance();
+        let reach = search.total / search.ratio * search.unit;
+        let part = Fraction::of(NEAR.0, NEAR.1);
+        search.near = if best.is_zero() { reach * part } else { reach.min(best * part) };
+        Ok(search)
+    }
+
+    /// Lowers what switches cannot use.
+    fn balance(&mut self) {
+        let Some(exact) = self.exact_scale() else { return };
+        let n = count(self.weights.len());
+        let mut steps = 64 * n * n * n;
+        let Some(graph) = balanced(&exact.graph, &exact.weights, &mut steps) else { return };
+        if let Ok(bottleneck) = bottleneck(&graph, self.weights) {
+            (self.graph, self.ratio, self.unit) = (graph, bottleneck.ratio, exact.unit);
+        }
     }
 
     fn run(mut self) -> Result<Forest, ForestError> {
-        let bound = self.total / self.ratio;
-        let near = bound * Fraction::of(NEAR.0, NEAR.1);
         let mut best: Option<Found> = None;
         let mut error = ForestError::Bound(BoundError::TooLarge);
         let exact = self.exact_scale();
         let whole = exact.as_ref().map_or(u64::MAX, |scale| self.trees_per_root(scale));
-        let mut scales: Vec<Scale> = Vec::new();
+        let mut scales: Vec<(u64, Scale)> = Vec::new();
         if whole > 1 {
             for k in 1..=MAX_COARSE.min(whole - 1) {
-                scales.extend(self.coarse_scale(k, self.ratio * Fraction::of(NEAR.1 * k, NEAR.0)));
+                let limit = self.total * self.unit * Fraction::of(k, 1) / self.near;
+                scales.extend(self.coarse_scale(k, limit).map(|scale| (k, scale)));
             }
         }
-        scales.extend(exact.clone());
+        scales.extend(exact.clone().map(|scale| (whole, scale)));
         // One root on a switch: finer cuts let every rank take part at once, which makes trees low.
-        let roots = self.weights.iter().filter(|&&w| w > 0).count();
+        let roots = count(self.weights.iter().filter(|&&w| w > 0).count());
         let others = count(self.weights.len() - 1);
-        if roots == 1 && self.reduction.graph != FlowGraph::default() {
-            let finer = others.min(count(self.options.max_trees));
-            scales.extend(exact.as_ref().and_then(|scale| scale.finer(finer)));
+        if roots == 1 {
+            let finer = others.min(count(self.options.max_trees) / whole.max(1)).min(MAX_COARSE);
+            let scale = exact.as_ref().filter(|_| finer > 1).and_then(|scale| scale.finer(finer));
+            scales.extend(scale.map(|scale| (finer, scale)));
         }
-        for scale in scales {
+        for (k, scale) in scales {
+            let good = best.as_ref().is_some_and(|found| found.algbw >= self.near);
+            if good && k.saturating_mul(roots * others) > LARGE {
+                continue;
+            }
             match self.solve(&scale) {
-                Ok(found) => self.keep(&mut best, found, near),
+                Ok(found) => self.keep(&mut best, found),
                 Err(e) => error = e,
             }
         }
-        if best.as_ref().is_none_or(|found| found.algbw < near) {
+        for k in FALLBACK {
             // No scale reached it within the limit of trees: take the best there is.
-            for k in (1..=count(self.options.max_trees)).rev() {
-                let limit = self.ratio * Fraction::of(k, 1) + self.coarsest_step();
-                let Some(scale) = self.coarse_scale(k, limit) else { continue };
-                let rate = scale.unit * self.total * Fraction::of(k, 1);
-                if best.as_ref().is_some_and(|found| found.algbw >= rate) {
-                    continue;
-                }
-                match self.solve(&scale) {
-                    Ok(found) => self.keep(&mut best, found, near),
-                    Err(e) => error = e,
-                }
+            if best.as_ref().is_some_and(|found| found.algbw >= self.near) {
+                break;
+            }
+            if k > count(self.options.max_trees) {
+                continue;
+            }
+            let limit = self.ratio * Fraction::of(k, 1) + self.coarsest_step();
+            let Some(scale) = self.coarse_scale(k, limit) else { continue };
+            let rate = scale.unit * self.total * Fraction::of(k, 1);
+            if best.as_ref().is_some_and(|found| found.algbw >= rate) {
+                continue;
+            }
+            match self.solve(&scale) {
+                Ok(found) => self.keep(&mut best, found),
+                Err(e) => error = e,
             }
         }
         let found = best.ok_or(error)?;
         Ok(self.lay_out(found))
     }
 
-    fn keep(&self, best: &mut Option<Found>, found: Found, near: Fraction) {
+    fn keep(&self, best: &mut Option<Found>, found: Found) {
         let key = |f: &Found| {
-            let reached = f.algbw >= near;
-            let rate = if reached { near } else { f.algbw };
+            let rate = f.algbw.min(self.near);
             (rate, core::cmp::Reverse((f.height, f.trees.len())), f.algbw)
         };
         if best.as_ref().is_none_or(|other| key(&found) > key(other)) {
@@ -352,18 +406,18 @@ impl<'a> Search<'a> {
     fn exact_scale(&self) -> Option<Scale> {
         let p = u64::try_from(self.ratio.numerator()).ok()?;
         let q = u64::try_from(self.ratio.denominator()).ok()?;
-        let edges = &self.reduction.graph.edges;
+        let edges = &self.graph.edges;
         let common = edges.iter().try_fold(0, |g, e| Some(e.capacity.checked_mul(p)?.gcd(&g)))?;
         let common =
             self.weights.iter().try_fold(common, |g, w| Some(w.checked_mul(q)?.gcd(&g)))?;
         let sum = edges.iter().try_fold(0_u64, |sum, e| sum.checked_add(e.capacity))?;
         scaled(sum, p)?;
-        let graph = with_capacities(&self.reduction.graph, |c| c * p / common);
+        let graph = with_capacities(&self.graph, |c| c * p / common);
         let weights = self.weights.iter().map(|&w| scaled(w, q).map(|w| w / common.cast_signed()));
         Some(Scale {
             graph,
             weights: weights.collect::<Option<_>>()?,
-            unit: Fraction::of(common, p),
+            unit: Fraction::of(common, p) * self.unit,
         })
     }
 
@@ -375,13 +429,13 @@ impl<'a> Search<'a> {
 
     /// The least step of a scale that must help: one unit more on the smallest edge.
     fn coarsest_step(&self) -> Fraction {
-        let least = self.reduction.graph.edges.iter().map(|e| e.capacity).min().unwrap_or(1);
+        let least = self.graph.edges.iter().map(|e| e.capacity).min().unwrap_or(1);
         Fraction::of(1, least)
     }
 
     /// The least U ≤ `limit` at which capacities ⌊U·b⌋ support k trees per unit of weight.
     fn coarse_scale(&self, k: u64, limit: Fraction) -> Option<Scale> {
-        let graph = &self.reduction.graph;
+        let graph = &self.graph;
         let least = self.ratio * Fraction::of(k, 1);
         let mut sizes: Vec<u64> = graph.edges.iter().map(|e| e.capacity).collect();
         sizes.sort_unstable();
@@ -404,11 +458,12 @@ impl<'a> Search<'a> {
         }
         breakpoints.sort_unstable();
         breakpoints.dedup();
-        let supports = |u: &Fraction| self.scale_at(k, *u).is_some_and(|scale| scale.supports());
-        if !breakpoints.last().is_some_and(supports) {
+        let enough =
+            |u: &Fraction| self.scale_at(k, *u).is_some_and(|s| supports(&s.graph, &s.weights));
+        if !breakpoints.last().is_some_and(enough) {
             return None;
         }
-        let at = breakpoints.partition_point(|u| !supports(u));
+        let at = breakpoints.partition_point(|u| !enough(u));
         self.scale_at(k, *breakpoints.get(at)?)
     }
 
@@ -419,9 +474,9 @@ impl<'a> Search<'a> {
         scaled(sum, p)?;
         let weights = self.weights.iter().map(|&w| scaled(w, k)).collect::<Option<_>>()?;
         Some(Scale {
-            graph: with_capacities(&self.reduction.graph, |c| c * p / q),
+            graph: with_capacities(&self.graph, |c| c * p / q),
             weights,
-            unit: Fraction::of(q, p),
+            unit: Fraction::of(q, p) * self.unit,
         })
     }
 
@@ -514,11 +569,6 @@ impl Scale {
             weights: weights.collect::<Option<_>>()?,
             unit: self.unit * Fraction::of(1, factor),
         })
-    }
-
-    fn supports(&self) -> bool {
-        let weights: Vec<u64> = self.weights.iter().map(|w| w.unsigned_abs()).collect();
-        bottleneck(&self.graph, &weights).is_ok_and(|b| b.ratio <= Fraction::ONE)
     }
 }
 

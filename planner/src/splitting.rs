@@ -262,6 +262,25 @@ pub fn remove_switches(graph: &FlowGraph, weights: &[i64], steps: &mut u64) -> L
     splitter.finish()
 }
 
+/// The graph with capacities lowered until as much enters every switch as leaves it; `None` where that is so already.
+///
+/// A switch that only forwards cannot use more, so plans lose nothing by some such lowering; this one avoids, as far as it sees,
+/// what would hurt the all-gather of `weights`, and spreads the rest in proportion.
+///
+/// # Panics
+/// Where there is not one weight per rank, or capacities do not fit 60 bits.
+#[must_use]
+pub fn balanced(graph: &FlowGraph, weights: &[i64], steps: &mut u64) -> Option<FlowGraph> {
+    assert_eq!(weights.len(), graph.ranks, "one weight per rank");
+    let mut splitter = Splitter::new(graph, weights);
+    if splitter.balanced() {
+        return None;
+    }
+    splitter.trim(steps);
+    splitter.level();
+    Some(splitter.flow_graph())
+}
+
 struct Splitter<'a> {
     ranks: usize,
     nodes: usize,
@@ -563,7 +582,28 @@ impl<'a> Splitter<'a> {
                 }
             }
         }
-        // What is left unbalanced has no harmless way out; splitting will lose the surplus, and the bound tells how much.
+    }
+
+    /// Lowers the larger side of every unbalanced switch in proportion, whatever that costs, until none is left. Capacities only
+    /// ever fall, so it ends.
+    fn level(&mut self) {
+        while let Some(switch) = (self.ranks..self.nodes).find(|&s| self.surplus(s) != 0) {
+            let surplus = self.surplus(switch);
+            let edges: Vec<(usize, usize, i64)> = if surplus > 0 {
+                self.entering(switch).iter().map(|&(u, c)| (u, switch, c)).collect()
+            } else {
+                self.leaving(switch).iter().map(|&(t, c)| (switch, t, c)).collect()
+            };
+            let total: i64 = edges.iter().map(|e| e.2).sum();
+            let mut left = surplus.abs();
+            for (from, to, c) in edges {
+                let part = i128::from(surplus.abs()) * i128::from(c) / i128::from(total);
+                // Rounded up, so that the sum suffices.
+                let by = i64::try_from(part).unwrap_or(c).saturating_add(1).min(c).min(left);
+                self.consume(from, to, by);
+                left -= by;
+            }
+        }
     }
 
     /// By how much an edge can be lowered: sets that hold its tail and not its head lose that.

@@ -18,9 +18,7 @@ use topology::Fraction;
 
 use crate::bound::{self, BoundError, Cut, SourceNetwork, UpperBound, bottleneck, count, whole};
 use crate::flow_graph::FlowGraph;
-use crate::forest::{
-    Forest, ForestError, ForestOptions, Tree, TreeEdge, TreePath, weighted_all_gather,
-};
+use crate::forest::{Forest, ForestError, ForestOptions, Tree, TreeEdge, TreePath, near_best};
 use crate::simplex::{LinearProgram, Optimum, Relation};
 
 /// Trees that carry an all-reduce.
@@ -52,6 +50,8 @@ const MAX_ROUNDS: usize = 40;
 const MAX_PIVOTS: u64 = 20_000;
 /// Largest common denominator looked for.
 const MAX_DENOMINATOR: u32 = 4096;
+/// Part of the best rate at which smaller numbers are preferred: the rest of the 1 % is for packing.
+const CLOSE: (u64, u64) = (998, 1000);
 /// Weight of evenness beside speed: so small that it decides among equally fast shares only.
 const EVEN: f64 = 1.0 / 1024.0;
 
@@ -78,15 +78,33 @@ pub fn all_reduce(
             bound,
         });
     }
-    let spread = weighted_all_gather(graph, &weights, options)?;
-    let (reduce, spread) = if symmetric {
-        (spread.reversed(), spread)
-    } else {
-        let reduce = weighted_all_gather(&graph.reversed(), &weights, options)?.reversed();
-        paired(&reduce, &spread)
+    let found = match in_two_phases(graph, symmetric, &weights, rate, options) {
+        // Unequal shards can need more trees than there are channels.
+        Err(ForestError::Pack(_)) => {
+            in_two_phases(graph, symmetric, &vec![1; graph.ranks], rate, options)
+        }
+        other => other,
     };
+    let (reduce, spread) = found?;
     let algbw = in_sequence(reduce.algbw, spread.algbw);
     Ok(AllReduceForest { reduce, spread, overlapped: false, algbw, bound })
+}
+
+/// Trees towards the ranks and trees from them, for shards of these sizes.
+fn in_two_phases(
+    graph: &FlowGraph,
+    symmetric: bool,
+    weights: &[u64],
+    rate: Fraction,
+    options: &ForestOptions,
+) -> Result<(Forest, Forest), ForestError> {
+    if symmetric {
+        let spread = near_best(graph, weights, rate + rate, options)?;
+        return Ok((spread.reversed(), spread));
+    }
+    let spread = near_best(graph, weights, Fraction::ZERO, options)?;
+    let reduce = near_best(&graph.reversed(), weights, Fraction::ZERO, options)?.reversed();
+    Ok(paired(&reduce, &spread))
 }
 
 /// Rate of two phases one after the other.
@@ -103,7 +121,7 @@ fn rate_of(graph: &FlowGraph, symmetric: bool, weights: &[u64]) -> Result<Fracti
     Ok(in_sequence(reduce, spread))
 }
 
-/// Whole shard sizes for reduce-scatter and all-gather in sequence, and the rate they allow.
+/// Whole shard sizes for reduce-scatter and all-gather in sequence, and the best rate of any; theirs is it or close.
 fn shard_weights(
     graph: &FlowGraph,
     symmetric: bool,
@@ -119,12 +137,12 @@ fn shard_weights(
         let Some((shares, hoped)) = ShareProgram::new(graph, symmetric, bound).solve(even) else {
             continue;
         };
+        let mut found = vec![best];
         for weights in whole_weights(&shares) {
             let rate = rate_of(graph, symmetric, &weights)?;
-            if rate > best.1 {
-                best = (weights, rate);
-            }
+            found.push((weights, rate));
         }
+        best = simplest(found);
         if best.1 == bound || best.1.to_f64() >= hoped * bound.to_f64() * (1.0 - 1e-6) {
             break;
         }
@@ -252,7 +270,20 @@ fn to_units(x: f64) -> i64 {
     (x + 0.5) as i64
 }
 
-/// Whole numbers in proportion to the shares: exactly where a small common denominator allows, and on a fine grid.
+/// The best rate, and the shares that have it; or smaller numbers close to it, where those are so large that they would need
+/// many trees.
+fn simplest(mut found: Vec<(Vec<u64>, Fraction)>) -> (Vec<u64>, Fraction) {
+    let total = |weights: &[u64]| weights.iter().sum::<u64>();
+    let small = |weights: &[u64]| total(weights) <= 16 * count(weights.len());
+    let best = found.iter().map(|f| f.1).max().unwrap_or(Fraction::ZERO);
+    let close = best * Fraction::of(CLOSE.0, CLOSE.1);
+    found.retain(|f| f.1 == best || (small(&f.0) && f.1 >= close));
+    // Small and exact, small and close, exact.
+    found.sort_by_key(|f| (!small(&f.0), f.1 != best, total(&f.0)));
+    (found.swap_remove(0).0, best)
+}
+
+/// Whole numbers in proportion to the shares: exactly where a small common denominator allows, and on coarser and finer grids.
 fn whole_weights(shares: &[f64]) -> Vec<Vec<u64>> {
     let at = |denominator: u32| -> Vec<u64> {
         shares.iter().map(|&s| to_units(s * f64::from(denominator)).unsigned_abs()).collect()
@@ -264,8 +295,9 @@ fn whole_weights(shares: &[f64]) -> Vec<Vec<u64>> {
             .all(|(&s, w)| (s * f64::from(*denominator) - Fraction::of(w, 1).to_f64()).abs() < 1e-5)
     };
     let exact = (1..=MAX_DENOMINATOR).find(near);
-    let mut found: Vec<Vec<u64>> =
-        exact.into_iter().chain([240, MAX_DENOMINATOR]).map(at).collect();
+    let n = u32::try_from(shares.len()).unwrap_or(MAX_DENOMINATOR);
+    let grids = [n, 2 * n, 3 * n, 4 * n, 8 * n, 12 * n, 16 * n, MAX_DENOMINATOR];
+    let mut found: Vec<Vec<u64>> = exact.into_iter().chain(grids).map(at).collect();
     found.retain(|weights| weights.iter().any(|&w| w > 0));
     found
 }
@@ -493,9 +525,8 @@ mod tests {
         // One GPU of eight at half its links.
         let links: Vec<_> = (0..8).map(|v| (v, 8, if v == 0 { 150 } else { 300 })).collect();
         check(&duplex(8, 9, &links), 150, 1);
-        // A leaf behind a thin link: only both directions at once fill that link.
-        let found = check(&duplex(3, 3, &[(0, 1, 10), (1, 2, 1)]), 1, 1);
-        assert!(found.overlapped && found.spread.trees.iter().all(|t| t.height() == 1));
+        // A leaf behind a thin link owns half: what enters over that link, it also sends.
+        check(&duplex(3, 3, &[(0, 1, 10), (1, 2, 1)]), 1, 1);
     }
 
     /// Two triangles on one side, no shares reach the bound and overlapped trees do.
@@ -569,6 +600,6 @@ mod tests {
         assert_eq!(whole_weights(&[0.25, 0.5, 0.25])[0], [1, 2, 1]);
         assert_eq!(whole_weights(&[1.0 / 3.0, 2.0 / 3.0, 0.0])[0], [1, 2, 0]);
         let fine = &whole_weights(&[0.5_f64.sqrt() / 2.0, 1.0 - 0.5_f64.sqrt() / 2.0]);
-        assert_eq!(fine.len(), 2);
+        assert_eq!(fine.len(), 8);
     }
 }
