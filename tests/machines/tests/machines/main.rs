@@ -3,6 +3,7 @@
 
 mod fixture;
 mod levels;
+mod library;
 mod lowered;
 mod nccl_model;
 mod scenario_text;
