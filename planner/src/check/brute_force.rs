@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use topology::plan::{LinkPolicy, Plan, PlanRank};
 use topology::{Collective, Fraction, HostId, LinkKind, Rank, Topology, VertexId};
 
-use super::structure;
 use super::violation::{Place, Violation, ViolationKind};
+use super::{semantics, structure};
 
 /// Vertices of the largest graph all cuts of which are looked at (2^20 sets).
 const MOST_VERTICES: usize = 20;
@@ -53,9 +53,13 @@ pub fn bounds(
     let mut proved = BTreeMap::new();
     for (collective, entry) in &plan.collectives {
         let Some(claimed) = entry.bound.as_ref().map(|bound| bound.algbw_gbps) else { continue };
-        let root = plan.channels_of(*collective).find_map(|channel| channel.root);
-        let all: Vec<_> =
-            tables.iter().filter_map(|table| table.bound(*collective, root)).collect();
+        let roots = semantics::roots(plan.channels_of(*collective), *collective);
+        // The slowest of the roots that the plan serves; without a name it serves all.
+        let of_roots = |table: &CutTable| {
+            let each = roots.iter().filter_map(|root| table.bound(*collective, Some(*root)));
+            each.min_by_key(|bound| bound.algbw_gbps).or_else(|| table.bound(*collective, None))
+        };
+        let all: Vec<_> = tables.iter().filter_map(of_roots).collect();
         let Some(first) = all.first().copied() else { continue };
         let fitting = all.iter().find(|bound| bound.algbw_gbps == claimed).copied();
         // A policy whose table is missing may be the one that was asked for.
@@ -106,11 +110,14 @@ impl CutTable {
         let count = |set: usize| u64::from(set.count_ones());
         let total = count(all);
         let has_root = |set: usize| root.is_none_or(|root| set >> root.0 & 1 == 1);
-        let mut least: Option<Fraction> = None;
+        // The slowest cut: kB/s and by what to divide it. Multiplied out, as there are many to compare.
+        let mut slowest: Option<(u128, u128)> = None;
         // One way to cut: `times` GB leave for `data` GB of the collective.
         let mut consider = |kbps: u64, data: u64, times: u64| {
-            let rate = Fraction::of(kbps, 1_000_000) * Fraction::of(data, times);
-            least = Some(least.map_or(rate, |least| least.min(rate)));
+            let rate = (u128::from(kbps) * u128::from(data), u128::from(times));
+            if slowest.is_none_or(|slowest| rate.0 * slowest.1 < slowest.0 * rate.1) {
+                slowest = Some(rate);
+            }
         };
         let proper = 1..all;
         match collective {
@@ -142,9 +149,13 @@ impl CutTable {
                     consider(self.leaves[set], total, count(set) * count(all ^ set));
                 });
             }
-            Collective::AllReduce => least = self.partitions(),
-            Collective::SendRecv | Collective::Barrier => {}
+            Collective::AllReduce | Collective::SendRecv | Collective::Barrier => {}
         }
+        let by_cuts = slowest.and_then(|(kbps, times)| {
+            let denominator = i128::try_from(times).ok()?.checked_mul(1_000_000)?;
+            Fraction::new(i128::try_from(kbps).ok()?, denominator)
+        });
+        let least = if collective == Collective::AllReduce { self.partitions() } else { by_cuts };
         let tight = match collective {
             // Cuts do not decide what many flows at once can do.
             Collective::AllToAll => false,

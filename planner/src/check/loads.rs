@@ -9,6 +9,7 @@ use topology::plan::{ChannelEdge, Pattern};
 use topology::{Channel, Collective, Fraction, LinkId, Rank, Topology};
 
 use super::exact;
+use super::semantics::roots;
 use super::structure::HopLoad;
 
 /// What the channels of one collective reach, counted link by link.
@@ -23,7 +24,7 @@ pub struct Counted {
     pub limiting: Vec<LinkId>,
     /// Longest chain of hops one way: N-1 for a ring of N, the height of a tree, 1 for pairs.
     pub height: u32,
-    /// Rings and sets of pairs, plus the largest number of trees that share a root.
+    /// Channels without a root, plus the largest number that share one.
     pub channels: u32,
 }
 
@@ -32,7 +33,7 @@ pub struct Counted {
 enum Case {
     /// Nothing.
     Fixed,
-    /// The root, where only rings carry the collective.
+    /// The root: any rank where rings alone carry the collective, else one of those that channels name.
     Root(Rank),
     /// Who sends to whom.
     Pair(Rank, Rank),
@@ -88,18 +89,12 @@ fn link_time(topology: &Topology, link: LinkId, load: Fraction) -> Option<Fracti
 }
 
 fn cases(channels: &[Loaded<'_>], collective: Collective, ranks: usize) -> Vec<Case> {
-    let roots = || (0..).map(Rank).take(ranks);
-    let has_root = channels.iter().any(|(channel, _)| channel.root.is_some());
+    let named = roots(channels.iter().map(|(channel, _)| *channel), collective);
     match collective {
-        Collective::Broadcast | Collective::Reduce if !has_root => {
-            roots().map(Case::Root).collect()
+        Collective::Broadcast | Collective::Reduce if named.is_empty() => {
+            (0..).map(Rank).take(ranks).map(Case::Root).collect()
         }
-        Collective::Broadcast | Collective::Reduce => channels
-            .iter()
-            .find_map(|(channel, _)| channel.root)
-            .map(Case::Root)
-            .into_iter()
-            .collect(),
+        _ if !named.is_empty() => named.into_iter().map(Case::Root).collect(),
         Collective::SendRecv => {
             let edges = channels.iter().flat_map(|(channel, _)| &channel.edges);
             let pairs: BTreeSet<_> = edges.map(|edge| (edge.from, edge.to)).collect();
@@ -158,6 +153,12 @@ fn factor(
     let shard = Fraction::ONE / exact::integer(ranks);
     // A way up is all-reduce's alone: all-gather and broadcast over the same channel use the way down.
     if up && collective != Collective::AllReduce {
+        return Fraction::ZERO;
+    }
+    // Channels of another root lie idle.
+    if let (Case::Root(root), Some(own)) = (case, channel.root)
+        && root != own
+    {
         return Fraction::ZERO;
     }
     match (channel.pattern, collective) {
@@ -225,13 +226,13 @@ fn height(channel: &Channel, ranks: usize) -> u32 {
 }
 
 fn channel_count<'a>(channels: impl Iterator<Item = &'a Channel>) -> u32 {
-    let mut trees = BTreeMap::<Option<Rank>, u32>::new();
+    let mut rooted = BTreeMap::<Rank, u32>::new();
     let mut others = 0;
     for channel in channels {
-        match channel.pattern {
-            Pattern::Tree => *trees.entry(channel.root).or_default() += 1,
-            Pattern::Ring | Pattern::Pairs => others += 1,
+        match channel.root {
+            Some(root) => *rooted.entry(root).or_default() += 1,
+            None => others += 1,
         }
     }
-    others + trees.into_values().max().unwrap_or_default()
+    others + rooted.into_values().max().unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 //! This looks at hops alone and trusts nothing [`structure`](super::structure) found: a ring is what its
 //! edges make it, not what its rank list says.
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -229,7 +230,16 @@ fn exchange(
     Ok(())
 }
 
-/// The channels of one collective together: shares tile the data, each rank's shard is carried whole, one root.
+/// The roots that channels of a rooted collective name; empty where rings alone carry it, which serve any.
+pub(super) fn roots<'a>(
+    channels: impl Iterator<Item = &'a Channel>,
+    collective: Collective,
+) -> BTreeSet<Rank> {
+    channels.filter(|_| collective.has_root()).filter_map(|channel| channel.root).collect()
+}
+
+/// The channels of one collective together: shares tile the data (where channels name several roots, for each root
+/// by those that serve it), and each rank's shard is carried whole.
 pub(super) fn together<'a>(
     channels: impl Iterator<Item = (Place, &'a Channel)> + Clone,
     collective: Collective,
@@ -238,18 +248,17 @@ pub(super) fn together<'a>(
     found: &mut Vec<Violation>,
 ) {
     let at = at.collective(collective);
-    match exact::sum(channels.clone().map(|(_, channel)| channel.share)) {
-        Some(sum) if sum == Fraction::ONE => {}
-        Some(sum) => found.push(at.violation(ViolationKind::Shares { sum })),
-        None => found.push(at.violation(ViolationKind::Overflow)),
-    }
-    if collective.has_root() {
-        let rooted = channels.clone().filter_map(|(at, channel)| Some((at, channel.root?)));
-        let first = rooted.clone().next().map(|(_, root)| root);
-        for (at, root) in rooted.filter(|(_, root)| Some(*root) != first) {
-            let expected = first.unwrap_or(root);
-            let kind = ViolationKind::OtherRoot { found: root, expected };
-            found.push(at.collective(collective).violation(kind));
+    let roots = roots(channels.clone().map(|(_, channel)| channel), collective);
+    let cases = roots.into_iter().map(Some);
+    let cases: Vec<_> = if cases.len() == 0 { vec![None] } else { cases.collect() };
+    for root in cases {
+        let serves =
+            |channel: &Channel| root.is_none() || channel.root.is_none() || channel.root == root;
+        let serving = channels.clone().filter(|(_, channel)| serves(channel));
+        match exact::sum(serving.map(|(_, channel)| channel.share)) {
+            Some(sum) if sum == Fraction::ONE => {}
+            Some(sum) => found.push(at.violation(ViolationKind::Shares { root, sum })),
+            None => found.push(at.violation(ViolationKind::Overflow)),
         }
     }
     // Shards of these are what the caller's buffers are cut into, hence equal. All-reduce may cut as it likes.

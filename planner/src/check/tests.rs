@@ -105,6 +105,23 @@ fn every_pattern_is_counted() {
 }
 
 #[test]
+fn roots_are_served_one_at_a_time() {
+    let star = topology(3, 1, both([(0, 3, 10), (1, 3, 6), (2, 3, 10)]));
+    let from = |root| {
+        let list = [(root, 0), ((root + 1) % 3, 0), ((root + 2) % 3, 0)];
+        tree(&star, Broadcast, &list, Fraction::ONE)
+    };
+    // Each sends all twice, so the slowest root is the one with the slow link.
+    reaches(&star, &[from(0), from(2)], Broadcast, "5");
+    reaches(&star, &[from(0), from(1), from(2)], Broadcast, "3");
+    let mut half = from(1);
+    half.share = fraction("1/2");
+    let found = count(&star, &sample::ranks(&star, 3), &[from(0), half], Broadcast).unwrap_err();
+    let message = "broadcast: shares of the channels for root 1 add up to 1/2, not 1";
+    assert_eq!(found[0].to_string(), message);
+}
+
+#[test]
 fn parallel_links_share_a_hop() {
     let two = topology(2, 0, [(0, 1, 10), (0, 1, 30), (1, 0, 20)]);
     let plan = [ring(&two, &[AllGather], &[0, 1], Fraction::ONE)];

@@ -181,14 +181,6 @@ pub enum ViolationKind {
     /// No root where one is needed.
     #[error("the channel names no root")]
     NoRoot,
-    /// Channels of one rooted collective disagree.
-    #[error("the root is {found}, other channels of the collective have {expected}")]
-    OtherRoot {
-        /// Root of this channel.
-        found: Rank,
-        /// Root of the others.
-        expected: Rank,
-    },
     /// A hop from a rank to itself.
     #[error("a rank sends to itself")]
     SelfEdge,
@@ -300,8 +292,10 @@ pub enum ViolationKind {
 
     // What arrives.
     /// Shares of a collective's channels do not add up.
-    #[error("shares of the channels add up to {sum}, not 1")]
+    #[error("shares of the channels{} add up to {sum}, not 1", .root.map(|r| alloc::format!(" for root {r}")).unwrap_or_default())]
     Shares {
+        /// The root they are for, where the collective has one and the channels name it.
+        root: Option<Rank>,
         /// What they add up to.
         sum: Fraction,
     },

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use topology::snapshot::LinkGraph;
-use topology::{Bandwidth, Snapshot, Source};
+use topology::{Algorithm, Bandwidth, Snapshot, Source};
 
 use super::*;
-use crate::check::sample::{both, dgx1v, ranks, topology};
+use crate::check::sample::{self, both, dgx1v, ranks, topology};
 
 #[track_caller]
 fn check(topology: &Topology, collective: Collective, root: Option<u32>, expect: &str) {
@@ -60,6 +60,34 @@ fn absent_gpus_do_not_forward() {
     let two = ranks(&line, 2);
     let bound = brute_force_bound(&line, &two, Collective::AllGather, None, LinkPolicy::All);
     assert_eq!(bound.unwrap().algbw_gbps, Fraction::ZERO);
+}
+
+#[test]
+fn claimed_bounds_are_proved_again() {
+    let topology = dgx1v();
+    let order = [0, 4, 7, 6, 5, 1, 2, 3];
+    let collectives = [Collective::AllReduce, Collective::AllGather, Collective::Broadcast];
+    let ring = sample::ring(&topology, &collectives, &order, Fraction::ONE);
+    let mut plan = sample::plan(&topology, 8, Algorithm::Ring, vec![ring]);
+    // The sample claims what its one ring reaches, 50 GB/s on each hop: far below what the links allow.
+    let found = bounds(&topology, &plan, None).unwrap_err();
+    let messages: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        messages,
+        [
+            "all-reduce: the claimed bound is 200/7 GB/s, all cuts give 600/7",
+            "all-gather: the claimed bound is 400/7 GB/s, all cuts give 1200/7",
+            "broadcast: the claimed bound is 50 GB/s, all cuts give 150",
+        ]
+    );
+    for (collective, entry) in &mut plan.collectives {
+        let proved =
+            brute_force_bound(&topology, &plan.ranks, *collective, None, LinkPolicy::All).unwrap();
+        entry.bound.as_mut().unwrap().algbw_gbps = proved.algbw_gbps;
+    }
+    let proved = bounds(&topology, &plan, Some(LinkPolicy::Auto)).unwrap();
+    assert_eq!(proved.len(), 3);
+    assert!(proved.values().all(|bound| bound.tight));
 }
 
 /// `TOPOD_BARS`, or the folder beside the workspace.
