@@ -4,14 +4,17 @@
 
 extern crate alloc;
 
+pub mod assemble;
 pub mod bound;
 pub mod check;
 pub mod concurrent_flow;
+pub mod cost;
 pub mod flow_graph;
 pub mod forest;
 pub mod max_flow;
 pub mod model;
 pub mod packing;
+pub mod pairs;
 pub mod plan_error;
 pub mod rings;
 mod routes;
@@ -19,6 +22,9 @@ pub mod simplex;
 pub mod splitting;
 pub mod trees;
 pub mod weighted;
+
+pub use assemble::plan;
+pub use plan_error::PlanError;
 
 #[cfg(test)]
 mod test_graphs;

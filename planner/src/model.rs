@@ -51,6 +51,8 @@ pub struct Model {
     pub ranks: Vec<PlanRank>,
     /// Host of each rank, counted from 0 over the hosts that take part.
     pub hosts: Vec<usize>,
+    /// Whether NVLink, xGMI or a link graph's edges join the GPUs of every host.
+    pub gpu_links: bool,
     /// What was given up, in making the graph.
     pub findings: Vec<Finding>,
     /// Vertices a node stands for, each with its part of the traffic.
@@ -106,6 +108,7 @@ impl Model {
             }
         }
         draft.fabrics();
+        let gpu_links = hosts.iter().all(|host| draft.joined.contains(host));
         let reduced = draft.finish();
         let nics = topology.nics().iter().map(|id| topology.vertex(*id).name.clone()).collect();
         let model = Self {
@@ -113,6 +116,7 @@ impl Model {
             relaxed: reduced.relaxed,
             ranks,
             hosts: host_of_rank,
+            gpu_links,
             findings,
             members: reduced.members,
             names,

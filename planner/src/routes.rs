@@ -53,20 +53,26 @@ impl Routes {
         weights: &[u64],
         relays: bool,
     ) -> Self {
-        let (ranks, nodes) = (graph.ranks, graph.nodes);
-        let mut routes = Self {
-            ranks,
-            nodes,
-            cost: vec![UNREACHABLE; ranks * nodes],
-            arrival: vec![None; ranks * nodes],
-        };
-        for source in 0..ranks {
+        let mut routes = Self::none(graph);
+        for source in 0..graph.ranks {
             routes.search(graph, adjacency, weights, relays, source);
         }
         routes
     }
 
-    fn search(
+    /// No ways yet.
+    pub(crate) fn none(graph: &FlowGraph) -> Self {
+        let (ranks, nodes) = (graph.ranks, graph.nodes);
+        Self {
+            ranks,
+            nodes,
+            cost: vec![UNREACHABLE; ranks * nodes],
+            arrival: vec![None; ranks * nodes],
+        }
+    }
+
+    /// Finds the ways from one rank afresh.
+    pub(crate) fn search(
         &mut self,
         graph: &FlowGraph,
         adjacency: &Adjacency,
@@ -75,6 +81,8 @@ impl Routes {
         source: usize,
     ) {
         let base = source * self.nodes;
+        self.cost[base..base + self.nodes].fill(UNREACHABLE);
+        self.arrival[base..base + self.nodes].fill(None);
         let mut hops = vec![usize::MAX; self.nodes];
         let mut queue = BTreeSet::new();
         self.cost[base + source] = 0;

@@ -1,0 +1,503 @@
+//! The plan: bounds, candidates, the best of them for each collective, a choice by size, and what was given up.
+//!
+//! ```text
+//!   Topology, request ── model ──▶ graph ──┬─ bound ─────────────▶ proved bound
+//!                                          ├─ rings, trees ──┐
+//!                                          ├─ forest ────────┼──▶ candidates ── check ──▶ what each reaches
+//!                                          └─ pairs ─────────┘                            │
+//!                                                       plan ◀── best, by size, findings ─┘
+//! ```
+//!
+//! Nothing is believed of a candidate but what the checker counted, and the finished plan passes the checker as a whole.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, TopologyRef};
+use topology::{
+    Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
+    Topology,
+};
+
+use crate::check::{self, Counted};
+use crate::cost::{self, Machine, Shape};
+use crate::forest::{self, ForestError, ForestOptions};
+use crate::model::Model;
+use crate::plan_error::PlanError;
+use crate::rings::{self, MAX_RINGS, RingOptions, RingPacking};
+use crate::{pairs, trees, weighted};
+
+mod bounds;
+mod channels;
+
+/// Collectives that are planned, which is what an empty request asks for.
+pub const PLANNED: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::AllToAll,
+    Collective::Gather,
+    Collective::Scatter,
+];
+
+/// Collectives that rings carry.
+const ON_RINGS: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// Exchanges between all pairs are listed up to so many ranks: beyond it the list is larger than anyone reads.
+const MOST_PAIRED_RANKS: usize = 72;
+
+/// What can run an algorithm. Direct exchanges have no executor yet.
+#[must_use]
+pub fn executors(algorithm: Algorithm) -> Vec<Executor> {
+    match algorithm {
+        Algorithm::Ring | Algorithm::Tree | Algorithm::Forest => [Executor::Host].into(),
+        _ => Vec::new(),
+    }
+}
+
+/// Plans channels for every requested collective.
+///
+/// # Errors
+/// [`PlanError`]: an impossible request, GPUs that no links connect, or a plan that the checker refuses.
+pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanError> {
+    let mut wanted = request.collectives.clone();
+    if wanted.is_empty() {
+        wanted.extend(PLANNED);
+    }
+    wanted.sort_unstable();
+    wanted.dedup();
+    if let Some(other) = wanted.iter().find(|c| !PLANNED.contains(c)) {
+        return Err(PlanError::NotPlanned { collective: *other });
+    }
+    let model = Model::new(topology, request)?;
+    let mut findings = model.findings.clone();
+    let families = families(&model, &wanted, &mut findings);
+    let mut assembly = Assembly { topology, model: &model, families, findings };
+    assembly.assemble(&wanted)
+}
+
+/// The channels of one algorithm with the collectives they can carry.
+struct Family {
+    algorithm: Algorithm,
+    collectives: Vec<Collective>,
+    channels: Vec<Channel>,
+}
+
+impl Family {
+    fn new(algorithm: Algorithm, collectives: Vec<Collective>, mut channels: Vec<Channel>) -> Self {
+        for channel in &mut channels {
+            channel.collectives.clone_from(&collectives);
+        }
+        Self { algorithm, collectives, channels }
+    }
+}
+
+fn families(model: &Model, wanted: &[Collective], findings: &mut Vec<Finding>) -> Vec<Family> {
+    let mut families = Vec::new();
+    let packing = rings::pack(&model.graph, &RingOptions::new(model.hosts.clone()));
+    let on_rings: Vec<Collective> =
+        wanted.iter().copied().filter(|c| ON_RINGS.contains(c)).collect();
+    if !on_rings.is_empty() {
+        if packing.rings.is_empty() {
+            findings.push(no_ring(model));
+        } else {
+            let channels = channels::rings(model, &packing);
+            families.push(Family::new(Algorithm::Ring, on_rings, channels));
+        }
+    }
+    if wanted.contains(&Collective::AllReduce) {
+        families.extend(tree_family(model, &packing));
+    }
+    for &collective in wanted {
+        if ON_RINGS.contains(&collective) {
+            match forest_channels(model, collective) {
+                Ok(channels) => {
+                    let family = Family::new(Algorithm::Forest, [collective].into(), channels);
+                    families.push(family);
+                }
+                Err(error) => findings.push(no_forest(collective, &error)),
+            }
+        } else {
+            families.extend(pairs_family(model, collective, findings));
+        }
+    }
+    families
+}
+
+fn tree_family(model: &Model, packing: &RingPacking) -> Option<Family> {
+    let trees = trees::double_trees(&model.graph, &model.hosts, packing, MAX_RINGS);
+    let channels = channels::trees(model, &trees);
+    (!channels.is_empty())
+        .then(|| Family::new(Algorithm::Tree, [Collective::AllReduce].into(), channels))
+}
+
+fn forest_channels(model: &Model, collective: Collective) -> Result<Vec<Channel>, ForestError> {
+    let options = ForestOptions::default();
+    let graph = &model.graph;
+    let forest = match collective {
+        Collective::AllReduce => {
+            let found = weighted::all_reduce(graph, &options)?;
+            return Ok(channels::all_reduce_forest(model, &found.reduce, &found.spread));
+        }
+        Collective::AllGather => forest::all_gather(graph, &options)?,
+        Collective::ReduceScatter => forest::reduce_scatter(graph, &options)?,
+        Collective::Reduce => forest::reduce(graph, 0, &options)?,
+        _ => forest::broadcast(graph, 0, &options)?,
+    };
+    Ok(channels::forest(model, &forest))
+}
+
+fn pairs_family(
+    model: &Model,
+    collective: Collective,
+    findings: &mut Vec<Finding>,
+) -> Option<Family> {
+    if collective == Collective::AllToAll && model.ranks() > MOST_PAIRED_RANKS {
+        findings.push(info(
+            "pairs-not-listed",
+            collective.as_str(),
+            format!("{} ranks have too many pairs to list their ways", model.ranks()),
+            "plan fewer ranks to see them",
+        ));
+        return None;
+    }
+    let (root, found) = match collective {
+        Collective::Gather => (Some(0), pairs::route(&model.graph, |_, to| to == 0)),
+        Collective::Scatter => (Some(0), pairs::route(&model.graph, |from, _| from == 0)),
+        _ => (None, pairs::route(&model.graph, |_, _| true)),
+    };
+    let channels = channels::pairs(model, root, &found?);
+    Some(Family::new(Algorithm::Direct, [collective].into(), channels))
+}
+
+fn info(code: &str, component: &str, evidence: String, fix: &str) -> Finding {
+    Finding {
+        code: code.into(),
+        severity: Severity::Info,
+        component: component.into(),
+        evidence,
+        fix: fix.into(),
+    }
+}
+
+fn no_ring(model: &Model) -> Finding {
+    info(
+        "no-ring",
+        &format!("{} GPUs", model.ranks()),
+        "no order of the GPUs has a direct way from each to the next and back to the first".into(),
+        "trees carry the collectives instead; a ring needs other GPUs or more links",
+    )
+}
+
+fn no_forest(collective: Collective, error: &ForestError) -> Finding {
+    info("no-forest", collective.as_str(), error.to_string(), "the other algorithms are used")
+}
+
+/// A candidate with the place of its family and what was counted.
+struct Contender {
+    family: usize,
+    counted: Counted,
+    candidate: Candidate,
+}
+
+struct Assembly<'a> {
+    topology: &'a Topology,
+    model: &'a Model,
+    families: Vec<Family>,
+    findings: Vec<Finding>,
+}
+
+impl Assembly<'_> {
+    fn assemble(&mut self, wanted: &[Collective]) -> Result<Plan, PlanError> {
+        let mut collectives = BTreeMap::new();
+        let mut counts: BTreeMap<(usize, Collective), Fraction> = BTreeMap::new();
+        let mut best_of: BTreeMap<Collective, usize> = BTreeMap::new();
+        for &collective in wanted {
+            let (entry, contenders, best) = self.collective(collective)?;
+            for contender in &contenders {
+                counts.insert((contender.family, collective), contender.counted.algbw_gbps);
+            }
+            if let Some(best) = best {
+                best_of.insert(collective, best);
+            }
+            collectives.insert(collective, entry);
+        }
+        let mut own: Vec<Channel> = Vec::new();
+        let mut alternatives: Vec<ChannelSet> = Vec::new();
+        let mut own_counts: Vec<(Collective, Fraction)> = Vec::new();
+        for (place, family) in self.families.iter().enumerate() {
+            let counted: Vec<Collective> = family
+                .collectives
+                .iter()
+                .copied()
+                .filter(|c| counts.contains_key(&(place, *c)))
+                .collect();
+            let (best, other): (Vec<Collective>, Vec<Collective>) =
+                counted.into_iter().partition(|c| best_of.get(c) == Some(&place));
+            let used_by = |collectives: &[Collective]| {
+                family
+                    .channels
+                    .iter()
+                    .cloned()
+                    .map(|mut channel| {
+                        channel.collectives = collectives.to_vec();
+                        channel
+                    })
+                    .collect::<Vec<_>>()
+            };
+            if !best.is_empty() {
+                own.extend(used_by(&best));
+                own_counts.extend(best.iter().map(|c| (*c, counts[&(place, *c)])));
+            }
+            if !other.is_empty() {
+                let mut channels = used_by(&other);
+                let set: Vec<_> = other.iter().map(|c| (*c, counts[&(place, *c)])).collect();
+                channels::finish(&mut channels, &set, self.model.ranks())
+                    .ok_or_else(|| self.refused(other[0], "rates do not fit"))?;
+                let algorithm = family.algorithm;
+                alternatives.push(ChannelSet { algorithm, collectives: other, channels });
+            }
+        }
+        channels::finish(&mut own, &own_counts, self.model.ranks())
+            .ok_or_else(|| self.refused(wanted[0], "rates do not fit"))?;
+        self.note_paths(&own);
+        self.findings.sort_unstable();
+        self.findings.dedup();
+        let hosts = self.topology.hosts();
+        let plan = Plan {
+            topology: TopologyRef {
+                fingerprint: self.topology.fingerprint().into(),
+                source: hosts.first().map_or(topology::Source::LinkGraph, |host| host.source),
+                rates: self.topology.rates(),
+                generation: Generation(0),
+            },
+            ranks: self.model.ranks.clone(),
+            channels: own,
+            alternatives,
+            collectives,
+            assumptions: self.topology.assumptions().to_vec(),
+            findings: core::mem::take(&mut self.findings),
+        };
+        match check::plan(self.topology, &plan) {
+            Ok(_) => Ok(plan),
+            Err(violations) => {
+                let reason = violations.first().map(ToString::to_string).unwrap_or_default();
+                Err(self.refused(wanted[0], &reason))
+            }
+        }
+    }
+
+    fn refused(&self, collective: Collective, reason: &str) -> PlanError {
+        PlanError::Refused { collective, reason: reason.into() }
+    }
+
+    /// What one collective reaches: its entry, everything counted, and the family that is best.
+    fn collective(
+        &mut self,
+        collective: Collective,
+    ) -> Result<(CollectivePlan, Vec<Contender>, Option<usize>), PlanError> {
+        let bound = match bounds::bound(self.model, collective) {
+            Ok(bound) => Some(bound),
+            Err(error) => {
+                self.findings.push(info(
+                    "no-bound",
+                    collective.as_str(),
+                    error.to_string(),
+                    "how far the plan is from the best is not known",
+                ));
+                None
+            }
+        };
+        let mut contenders = Vec::new();
+        let mut refusal = String::new();
+        for (place, family) in self.families.iter().enumerate() {
+            if !family.collectives.contains(&collective) {
+                continue;
+            }
+            match check::count(self.topology, &self.model.ranks, &family.channels, collective) {
+                Ok(counted) => {
+                    let algbw = counted.algbw_gbps;
+                    let candidate = Candidate {
+                        algorithm: family.algorithm,
+                        algbw_gbps: algbw,
+                        channels: counted.channels,
+                        height: counted.height,
+                        optimal: bound.as_ref().is_some_and(|b| b.algbw_gbps == algbw),
+                        executors: executors(family.algorithm),
+                        note: String::new(),
+                    };
+                    if counted.channels <= check::MOST_CHANNELS {
+                        contenders.push(Contender { family: place, counted, candidate });
+                    }
+                }
+                Err(violations) => {
+                    refusal = violations.first().map(ToString::to_string).unwrap_or_default();
+                    self.findings.push(Finding {
+                        code: "candidate-refused".into(),
+                        severity: Severity::Degraded,
+                        component: format!("{} for {collective}", family.algorithm),
+                        evidence: refusal.clone(),
+                        fix: "this is a defect of the planner: please report it".into(),
+                    });
+                }
+            }
+        }
+        if contenders.is_empty() && ON_RINGS.contains(&collective) {
+            return Err(PlanError::Refused { collective, reason: refusal });
+        }
+        contenders.sort_by(|a, b| {
+            let (a, b) = (&a.candidate, &b.candidate);
+            b.algbw_gbps
+                .cmp(&a.algbw_gbps)
+                .then_with(|| (a.height, a.channels).cmp(&(b.height, b.channels)))
+        });
+        let best = best(&contenders);
+        if let Some(best) = best {
+            let winner = contenders.remove(best);
+            contenders.insert(0, winner);
+        } else {
+            self.findings.push(info(
+                "no-executor",
+                collective.as_str(),
+                "its candidates are direct exchanges, which nothing here runs yet".into(),
+                "its bound and ways are in the plan for others to use",
+            ));
+        }
+        for contender in contenders.iter_mut().skip(usize::from(best.is_some())) {
+            if contender.candidate.executors.is_empty() {
+                contender.candidate.note = "nothing runs it yet".into();
+            }
+        }
+        if collective.has_root() && self.one_root_only(best.and_then(|_| contenders.first())) {
+            self.findings.push(info(
+                "planned-for-one-root",
+                collective.as_str(),
+                "trees from rank 0 carry it; other roots need a plan of their own".into(),
+                "use rank 0 as root, or the ring where there is one",
+            ));
+        }
+        let shapes: Vec<Shape> = contenders
+            .iter()
+            .filter(|c| !c.candidate.executors.is_empty())
+            .map(|c| self.shape(c))
+            .collect();
+        let by_size = cost::table(&self.machine(), collective, &shapes);
+        let candidates: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
+        let entry = CollectivePlan {
+            bound,
+            best: best.and_then(|_| candidates.first().cloned()),
+            ring: candidates.iter().find(|c| c.algorithm == Algorithm::Ring).cloned(),
+            candidates,
+            by_size,
+        };
+        let family = best.and_then(|_| contenders.first()).map(|c| c.family);
+        Ok((entry, contenders, family))
+    }
+
+    fn one_root_only(&self, best: Option<&Contender>) -> bool {
+        best.is_some_and(|c| {
+            self.families[c.family].channels.iter().any(|channel| channel.root.is_some())
+        })
+    }
+
+    fn shape(&self, contender: &Contender) -> Shape {
+        let family = &self.families[contender.family];
+        let (intra_hops, inter_hops) = channels::hops(self.model, &family.channels);
+        let prefixes = if family.algorithm == Algorithm::Ring {
+            let mut sum = Fraction::ZERO;
+            let parts = family.channels.iter().map(|channel| {
+                sum = sum + channel.share;
+                sum
+            });
+            (1..).zip(parts).collect()
+        } else {
+            [(contender.counted.channels, Fraction::ONE)].into()
+        };
+        Shape {
+            algorithm: family.algorithm,
+            algbw_gbps: contender.counted.algbw_gbps,
+            intra_hops,
+            inter_hops,
+            prefixes,
+        }
+    }
+
+    fn machine(&self) -> Machine {
+        let hosts: BTreeSet<usize> = self.model.hosts.iter().copied().collect();
+        let gpus = self.topology.hosts().iter().flat_map(|host| &host.gpus);
+        let cpus = self.topology.hosts().iter().flat_map(|host| &host.numa_nodes);
+        Machine {
+            ranks: self.model.ranks() as u64,
+            hosts: hosts.len() as u64,
+            gpu_links: self.model.gpu_links,
+            compute_capability: gpus.filter_map(|gpu| gpu.compute_capability).min(),
+            amd_cpu: cpus.into_iter().any(|n| n.cpu.vendor.as_deref() == Some("AuthenticAMD")),
+        }
+    }
+
+    /// Says which NICs serve inside a host, and which serve nothing although hosts exchange data.
+    fn note_paths(&mut self, own: &[Channel]) {
+        let ranks = &self.model.ranks;
+        let mut inside: BTreeSet<&str> = BTreeSet::new();
+        for edge in own.iter().flat_map(Channel::all_edges) {
+            if ranks[edge.from.index()].host == ranks[edge.to.index()].host {
+                let crossed = edge.paths.iter().flat_map(|path| &path.via);
+                inside.extend(crossed.filter(|name| self.model.is_nic(name)).map(String::as_str));
+            }
+        }
+        if !inside.is_empty() {
+            let names: Vec<&str> = inside.into_iter().collect();
+            self.findings.push(info(
+                "nic-to-nic-inside-host",
+                &names.join(", "),
+                "GPUs of one host exchange data through their NICs and the network, beside or instead of a slower \
+                 PCIe or socket path"
+                    .into(),
+                "nothing, where the network has room; NVLink or a PCIe switch would be faster",
+            ));
+        }
+        let several = self.model.hosts.iter().any(|host| *host != self.model.hosts[0]);
+        let used: BTreeSet<&String> = own.iter().flat_map(|channel| &channel.nics).collect();
+        if several && own.iter().any(|channel| channel.pattern != Pattern::Pairs) {
+            let idle: Vec<&str> = self
+                .topology
+                .nics()
+                .iter()
+                .map(|id| &self.topology.vertex(*id).name)
+                .filter(|name| !used.contains(name))
+                .map(String::as_str)
+                .collect();
+            if !idle.is_empty() {
+                self.findings.push(info(
+                    "nic-unused",
+                    &idle.join(", "),
+                    "no channel crosses it: it is down, not for collectives, or other ways are as good".into(),
+                    "compare its rate and place with the NICs that are used",
+                ));
+            }
+        }
+    }
+}
+
+/// The best that something can run: rings where they come within a hundredth of the fastest, for they need the fewest connections.
+fn best(contenders: &[Contender]) -> Option<usize> {
+    let runs = |c: &Contender| !c.candidate.executors.is_empty();
+    let fastest = contenders.iter().position(runs)?;
+    let most = contenders[fastest].candidate.algbw_gbps;
+    let ring = contenders.iter().position(|c| {
+        c.candidate.algorithm == Algorithm::Ring
+            && runs(c)
+            && c.candidate.algbw_gbps * Fraction::integer(100) >= most * Fraction::integer(99)
+    });
+    Some(ring.unwrap_or(fastest))
+}

@@ -1,0 +1,85 @@
+//! Proved bounds in GB/s, with the limiting cut in names.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use topology::plan::Bound;
+use topology::{Bandwidth, Collective, Fraction};
+
+use crate::bound::{self, BoundError, Cut};
+use crate::concurrent_flow;
+use crate::flow_graph::FlowEdge;
+use crate::model::Model;
+
+/// Most cuts, and most links of one cut, that are spelled out.
+const SPELLED: usize = 8;
+
+/// The bound of a collective; that of rank 0 as root where it has one.
+pub(super) fn bound(model: &Model, collective: Collective) -> Result<Bound, BoundError> {
+    let graph = model.bound_graph();
+    let found = match collective {
+        Collective::AllReduce => bound::all_reduce(graph),
+        Collective::AllGather => bound::all_gather(graph),
+        Collective::ReduceScatter => bound::reduce_scatter(graph),
+        Collective::Broadcast => bound::broadcast(graph, 0),
+        Collective::Reduce => bound::reduce(graph, 0),
+        Collective::Scatter => bound::scatter(graph, 0),
+        Collective::Gather => bound::gather(graph, 0),
+        _ => {
+            let found = concurrent_flow::all_to_all(graph)?;
+            let edges: Vec<FlowEdge> = found.lengths.iter().map(|(edge, _)| *edge).collect();
+            let limited_by = [format!("links that every routing fills: {}", links(model, &edges))];
+            return Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by: limited_by.into() });
+        }
+    }?;
+    let mut limited_by: Vec<String> =
+        found.cuts.iter().take(SPELLED).map(|cut| describe(model, cut)).collect();
+    if found.cuts.len() > SPELLED {
+        limited_by.push(format!("and {} more groups", found.cuts.len() - SPELLED));
+    }
+    Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by })
+}
+
+/// From kB/s.
+fn gbps(kbps: Fraction) -> Fraction {
+    kbps / Fraction::integer(1_000_000)
+}
+
+/// `into GPU7 (120 GB/s): GPU3 -> GPU7 20 GB/s, ...`: the side with fewer GPUs is named.
+fn describe(model: &Model, cut: &Cut) -> String {
+    let ranks = model.ranks();
+    let inside: Vec<usize> = cut.from.iter().copied().filter(|node| *node < ranks).collect();
+    let outside: Vec<usize> = (0..ranks).filter(|rank| !inside.contains(rank)).collect();
+    let leaves = inside.len() <= outside.len();
+    let side = if leaves { &inside } else { &outside };
+    let names: Vec<String> =
+        side.iter().take(SPELLED).map(|node| model.bound_name(*node)).collect();
+    let more = if side.len() > SPELLED {
+        format!(" and {} more", side.len() - SPELLED)
+    } else {
+        String::new()
+    };
+    format!(
+        "{} {}{more} ({}): {}",
+        if leaves { "out of" } else { "into" },
+        names.join(", "),
+        Bandwidth::from_kbps(cut.capacity),
+        links(model, &cut.edges)
+    )
+}
+
+fn links(model: &Model, edges: &[FlowEdge]) -> String {
+    let mut names: Vec<String> = edges
+        .iter()
+        .take(SPELLED)
+        .map(|e| {
+            let (from, to) = (model.bound_name(e.from), model.bound_name(e.to));
+            format!("{from} -> {to} {}", Bandwidth::from_kbps(e.capacity))
+        })
+        .collect();
+    if edges.len() > SPELLED {
+        names.push(format!("and {} more", edges.len() - SPELLED));
+    }
+    names.join(", ")
+}
