@@ -1,6 +1,7 @@
 //! The one integration binary: everything that takes more than one crate to see.
 
 mod architecture;
+mod corpus_formats;
 mod deploy;
 mod programs;
 mod wire;
