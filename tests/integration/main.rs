@@ -4,6 +4,7 @@ mod architecture;
 mod corpus_formats;
 mod deploy;
 mod programs;
+mod transport;
 mod wire;
 
 use std::path::{Path, PathBuf};

@@ -360,14 +360,14 @@ impl Communicator {
     /// Looks after peers while nothing moves: hears of failures, says that this rank waits, gives up in the end.
     fn look(&mut self, operation: &Operation, patience: &mut Patience) -> Result<(), Box<Failure>> {
         let waits_for = operation.waits_for(&self.links);
-        let step = || waits_for.as_ref().map(|(_, _, step)| step.clone());
+        let step = || waits_for.as_ref().map(|(_, step)| step.clone());
         match self.control.listen() {
             Some(Notice::Told(failure)) => return Err(Box::new(failure)),
             Some(Notice::Lost { culprit, cause }) => return Err(self.lost(culprit, cause, step())),
             None => {}
         }
         let waited = patience.waited();
-        let Some((peer, ..)) = &waits_for else { return Ok(()) };
+        let Some((peer, _)) = &waits_for else { return Ok(()) };
         if self.control.has_left(*peer) && waited >= patience.interval {
             let cause = "it left the group".to_owned();
             return Err(self.lost(self.control.culprit(*peer), cause, step()));

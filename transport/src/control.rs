@@ -102,7 +102,7 @@ enum State {
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    culprit: Culprit,
+    rank: Rank,
     stream: Stream,
     open: bool,
     state: State,
@@ -114,9 +114,9 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// `stream` is non-blocking.
-    pub(crate) fn new(rank: Rank, host: String, link: Option<LinkKind>, stream: Stream) -> Self {
+    pub(crate) fn new(rank: Rank, stream: Stream) -> Self {
         Self {
-            culprit: Culprit { rank, host, link },
+            rank,
             stream,
             open: true,
             state: State::Here,
@@ -160,25 +160,18 @@ pub(crate) enum Notice {
 pub(crate) struct Control {
     own: Rank,
     peers: Vec<Peer>,
-    /// Host names by rank, for ranks that are no peers.
-    hosts: Vec<String>,
+    /// Everybody by rank, peer or not.
+    members: Vec<Culprit>,
 }
 
 impl Control {
-    pub(crate) fn new(own: Rank, peers: Vec<Peer>, hosts: Vec<String>) -> Self {
-        Self { own, peers, hosts }
+    pub(crate) fn new(own: Rank, peers: Vec<Peer>, members: Vec<Culprit>) -> Self {
+        Self { own, peers, members }
     }
 
     pub(crate) fn culprit(&self, rank: Rank) -> Culprit {
-        let peer = self.peers.iter().find(|p| p.culprit.rank == rank);
-        peer.map_or_else(
-            || Culprit {
-                rank,
-                host: self.hosts.get(rank.index()).cloned().unwrap_or_default(),
-                link: None,
-            },
-            |p| p.culprit.clone(),
-        )
+        let unknown = || Culprit { rank, host: "no host".to_owned(), link: LinkKind::Tcp };
+        self.members.get(rank.index()).cloned().unwrap_or_else(unknown)
     }
 
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -187,7 +180,7 @@ impl Control {
 
     /// Whether a rank has left in good order.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.peers.iter().any(|p| p.culprit.rank == rank && p.state == State::Left)
+        self.peers.iter().any(|p| p.rank == rank && p.state == State::Left)
     }
 
     /// Reads what has come; what a rank was told goes before what it noticed itself.
@@ -218,18 +211,18 @@ impl Control {
             if let Some(cause) = cause {
                 peer.open = false;
                 if peer.state == State::Here {
-                    lost = lost
-                        .or_else(|| Some(Notice::Lost { culprit: peer.culprit.clone(), cause }));
+                    lost = lost.or(Some((peer.rank, cause)));
                 }
             }
         }
+        let lost = lost.map(|(rank, cause)| Notice::Lost { culprit: self.culprit(rank), cause });
         told.map(Notice::Told).or(lost)
     }
 
     /// Whom everybody waits for, seen from a rank that waits for `peer`: the peer itself where it has not been heard
     /// within `recent`, else whom it suspects.
     pub(crate) fn suspect(&self, peer: Rank, recent: Duration) -> Rank {
-        let heard = self.peers.iter().find(|p| p.culprit.rank == peer).and_then(|p| p.heard);
+        let heard = self.peers.iter().find(|p| p.rank == peer).and_then(|p| p.heard);
         match heard {
             Some((at, suspect)) if at.elapsed() < recent && suspect != self.own => suspect,
             _ => peer,
@@ -295,17 +288,19 @@ mod tests {
             (a, b)
         };
         let ((a, one), (b, two)) = (pair(), pair());
-        let peer = |rank, stream| {
-            Peer::new(Rank(rank), format!("host{rank}"), Some(LinkKind::Shm), Stream::Unix(stream))
-        };
-        let hosts: Vec<_> = (0..4).map(|r| format!("host{r}")).collect();
-        let own = Control::new(Rank(0), vec![peer(1, a), peer(2, b)], hosts.clone());
-        (own, Control::new(Rank(1), vec![peer(0, one)], hosts), two)
+        let peer = |rank, stream| Peer::new(Rank(rank), Stream::Unix(stream));
+        let members: Vec<_> = (0..4).map(member).collect();
+        let own = Control::new(Rank(0), vec![peer(1, a), peer(2, b)], members.clone());
+        (own, Control::new(Rank(1), vec![peer(0, one)], members), two)
+    }
+
+    fn member(rank: u32) -> Culprit {
+        Culprit { rank: Rank(rank), host: format!("host{rank}"), link: LinkKind::Shm }
     }
 
     fn failure() -> Failure {
         Failure::Timeout {
-            culprit: Culprit { rank: Rank(3), host: "host3".into(), link: None },
+            culprit: member(3),
             waited: Duration::from_secs(1),
             step: None,
             reported_by: Rank(1),
@@ -331,7 +326,7 @@ mod tests {
         drop(two);
         let Some(Notice::Lost { culprit, .. }) = own.listen() else { panic!("a loss") };
         assert_eq!(culprit.to_string(), "rank 2 on host2 (link shm)");
-        assert_eq!(own.culprit(Rank(3)).to_string(), "rank 3 on host3");
+        assert_eq!(own.culprit(Rank(3)).to_string(), "rank 3 on host3 (link shm)");
         assert!(own.listen().is_none(), "noticed once");
     }
 

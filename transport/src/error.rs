@@ -44,17 +44,13 @@ pub struct Culprit {
     pub rank: Rank,
     /// Its host's name.
     pub host: String,
-    /// How the rank that noticed reaches it; `None` where the plan does not connect them.
-    pub link: Option<LinkKind>,
+    /// How the rank that noticed reaches it, or would.
+    pub link: LinkKind,
 }
 
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} on {}", self.rank, self.host)?;
-        match self.link {
-            Some(link) => write!(f, " (link {link})"),
-            None => Ok(()),
-        }
+        write!(f, "rank {} on {} (link {})", self.rank, self.host, self.link)
     }
 }
 

@@ -8,7 +8,7 @@ use topology::Rank;
 use topology::schedule::{Buffer, Op, Program, Slice, Step};
 
 use crate::error::StepName;
-use crate::link::{Interest, LinkError, LinkKind, Receive, Tag, Transmit};
+use crate::link::{Interest, LinkError, Receive, Tag, Transmit};
 use crate::memory::{Kernel, Slot, copy, copy_both};
 use crate::mesh::Half;
 use crate::schedule::ConnectionId;
@@ -303,20 +303,14 @@ impl Operation {
     }
 
     /// The first lane that waits for a peer: for whom, and where.
-    pub(crate) fn waits_for(&self, links: &Links) -> Option<(Rank, LinkKind, StepName)> {
+    pub(crate) fn waits_for(&self, links: &Links) -> Option<(Rank, StepName)> {
         self.program.lanes.iter().enumerate().find_map(|(l, lane)| {
-            let (peer, kind) = match self.blocked[l] {
-                Blocked::Message => {
-                    let half = &links.receive[lane.receive?];
-                    (half.id.from, half.kind)
-                }
-                Blocked::Slot => {
-                    let half = &links.transmit[lane.transmit?];
-                    (half.id.to, half.kind)
-                }
+            let peer = match self.blocked[l] {
+                Blocked::Message => links.receive[lane.receive?].id.from,
+                Blocked::Slot => links.transmit[lane.transmit?].id.to,
                 Blocked::No | Blocked::Lane => return None,
             };
-            Some((peer, kind, self.name(l, lane)))
+            Some((peer, self.name(l, lane)))
         })
     }
 

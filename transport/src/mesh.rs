@@ -78,7 +78,6 @@ impl Listeners {
 #[derive(Debug)]
 pub(crate) struct Half<L: ?Sized> {
     pub(crate) id: ConnectionId,
-    pub(crate) kind: LinkKind,
     pub(crate) link: Box<L>,
 }
 
@@ -95,18 +94,17 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    fn send(&mut self, id: ConnectionId, kind: LinkKind, link: impl Transmit + 'static) {
-        self.transmit.push(Half { id, kind, link: Box::new(link) });
+    fn send(&mut self, id: ConnectionId, link: impl Transmit + 'static) {
+        self.transmit.push(Half { id, link: Box::new(link) });
     }
 
-    fn receive(&mut self, id: ConnectionId, kind: LinkKind, link: impl Receive + 'static) {
-        self.receive.push(Half { id, kind, link: Box::new(link) });
+    fn receive(&mut self, id: ConnectionId, link: impl Receive + 'static) {
+        self.receive.push(Half { id, link: Box::new(link) });
     }
 }
 
 /// What is between this rank and one peer.
 struct Between {
-    kind: LinkKind,
     connections: Vec<ConnectionId>,
     culprit: Culprit,
     control: Option<Stream>,
@@ -119,7 +117,7 @@ struct Between {
 impl Between {
     fn complete(&self) -> bool {
         self.control.is_some()
-            && (self.kind == LinkKind::Shm || self.streams.len() == self.connections.len())
+            && (self.culprit.link == LinkKind::Shm || self.streams.len() == self.connections.len())
     }
 
     fn failed(&self, source: impl Into<io::Error>) -> ConnectError {
@@ -146,7 +144,8 @@ pub(crate) fn connect(
     let local = |what| move |source| ConnectError::Local { what, source };
     let deadline = Instant::now() + options.join_timeout;
     let doorbell = Doorbell::new().map_err(local("create an eventfd"))?;
-    let mut peers = plan_peers(own, group, connections, options)?;
+    let members = members(own, group, options)?;
+    let mut peers = plan_peers(own, &members, connections);
     for (rank, between) in peers.range_mut(..own) {
         dial(own, *rank, between, group, options, &doorbell, deadline)
             .map_err(|source| between.failed(source))?;
@@ -156,7 +155,6 @@ pub(crate) fn connect(
     for between in peers.range_mut(..own).map(|(_, between)| between) {
         answer(between, deadline).map_err(|source| between.failed(source))?;
     }
-    let hosts: Vec<_> = group.members.iter().map(|m| m.reach.host.name.clone()).collect();
     let mut mesh = Mesh {
         control: Control::new(own, Vec::new(), Vec::new()),
         transmit: Vec::new(),
@@ -166,18 +164,18 @@ pub(crate) fn connect(
     };
     let mut controls = Vec::new();
     for (rank, between) in peers {
-        let Between { kind, connections, culprit, control, mut streams, pair, .. } = between;
+        let Between { connections, control, mut streams, pair, .. } = between;
         let stream = control.expect("every control stream was dialled or accepted");
         stream.set_nonblocking().map_err(local("set up a stream"))?;
-        controls.push(Peer::new(rank, culprit.host, culprit.link, stream));
+        controls.push(Peer::new(rank, stream));
         for (i, id) in connections.into_iter().enumerate() {
             let sends = id.from == own;
             if let Some(pair) = &pair {
                 let pair = Arc::clone(pair);
                 if sends {
-                    mesh.send(id, kind, ShmTransmit::new(pair, i));
+                    mesh.send(id, ShmTransmit::new(pair, i));
                 } else {
-                    mesh.receive(id, kind, ShmReceive::new(pair, i));
+                    mesh.receive(id, ShmReceive::new(pair, i));
                 }
                 continue;
             }
@@ -189,29 +187,47 @@ pub(crate) fn connect(
             let identity = Identity { session: group.session, generation, id };
             let (slots, bytes) = (options.slots, options.slot_bytes);
             if sends {
-                mesh.send(id, kind, TcpTransmit::new(stream, identity, slots, bytes));
+                mesh.send(id, TcpTransmit::new(stream, identity, slots, bytes));
             } else {
-                mesh.receive(id, kind, TcpReceive::new(stream, identity, bytes));
+                mesh.receive(id, TcpReceive::new(stream, identity, bytes));
             }
         }
         mesh.pairs.extend(pair);
     }
     mesh.transmit.sort_by_key(|half| half.id);
     mesh.receive.sort_by_key(|half| half.id);
-    mesh.control = Control::new(own, controls, hosts);
+    mesh.control = Control::new(own, controls, members);
     Ok(mesh)
+}
+
+/// Everybody by rank, with the link this rank reaches them by.
+fn members(own: Rank, group: &Group, options: &Options) -> Result<Vec<Culprit>, ConnectError> {
+    let own_host = &group.members[own.index()].reach.host;
+    let all = (0..).map(Rank).zip(&group.members);
+    all.map(|(rank, member)| {
+        let host = &member.reach.host;
+        let shared = own_host.shares_memory_with(host);
+        let link = match options.transport {
+            Transport::Auto | Transport::Shm if shared => LinkKind::Shm,
+            Transport::Auto | Transport::Tcp => LinkKind::Tcp,
+            Transport::Shm => {
+                return Err(ConnectError::NotShared { own, rank, host: host.name.clone() });
+            }
+        };
+        Ok(Culprit { rank, host: host.name.clone(), link })
+    })
+    .collect()
 }
 
 /// The peers by rank: those with connections, and rank 0 (for rank 0: everybody).
 fn plan_peers(
     own: Rank,
-    group: &Group,
+    members: &[Culprit],
     connections: &[ConnectionId],
-    options: &Options,
-) -> Result<BTreeMap<Rank, Between>, ConnectError> {
-    let own_host = &group.members[own.index()].reach.host;
+) -> BTreeMap<Rank, Between> {
     let mut peers = BTreeMap::new();
-    for (rank, member) in (0..).map(Rank).zip(&group.members) {
+    for culprit in members {
+        let rank = culprit.rank;
         let between: Vec<_> = connections
             .iter()
             .filter(|c| (c.from == own && c.to == rank) || (c.to == own && c.from == rank))
@@ -220,23 +236,11 @@ fn plan_peers(
         if rank == own || (between.is_empty() && rank != Rank(0) && own != Rank(0)) {
             continue;
         }
-        let host = &member.reach.host;
-        let shared = own_host.shares_memory_with(host);
-        let kind = match options.transport {
-            Transport::Auto if shared => LinkKind::Shm,
-            Transport::Auto | Transport::Tcp => LinkKind::Tcp,
-            Transport::Shm if shared => LinkKind::Shm,
-            Transport::Shm => {
-                return Err(ConnectError::NotShared { own, rank, host: host.name.clone() });
-            }
-        };
-        let link = (!between.is_empty()).then_some(kind);
         peers.insert(
             rank,
             Between {
-                kind,
                 connections: between,
-                culprit: Culprit { rank, host: host.name.clone(), link },
+                culprit: culprit.clone(),
                 control: None,
                 streams: BTreeMap::new(),
                 segment: None,
@@ -244,7 +248,7 @@ fn plan_peers(
             },
         );
     }
-    Ok(peers)
+    peers
 }
 
 fn dial(
@@ -259,7 +263,7 @@ fn dial(
     let left = || remaining(deadline).ok_or(io::ErrorKind::TimedOut);
     let member = &group.members[rank.index()];
     let hello = |data| Hello { session: group.session, from: own, data };
-    if between.kind == LinkKind::Shm {
+    if between.culprit.link == LinkKind::Shm {
         let stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(&member.reach.unix)?)?;
         stream.set_write_timeout(Some(left()?))?;
         frame::send(&stream, &hello(None))?;
