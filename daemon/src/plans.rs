@@ -1,0 +1,310 @@
+//! Plans, each made once: on a blocking thread, checked, and kept for as long as its generation is the present one.
+//!
+//! Whoever asks for a plan that is being made waits for it with the others; making it goes on when all of them have
+//! left, since the next launch asks for the same. Failures are kept like plans: equal requests fail equally.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use planner::PlanError;
+use proto::v1;
+use tokio::sync::{Semaphore, watch};
+use tokio::task;
+use topology::{Generation, PlanRequest};
+
+use crate::state::Published;
+
+/// Plans kept. A node of 8 GPUs has 247 sets of two or more; a plan is some tens of kilobytes.
+const MOST_KEPT: usize = 512;
+
+/// Plans waited for. More distinct requests than this at once are refused rather than queued without end.
+const MOST_PENDING: usize = 64;
+
+/// Plans made at once: the daemon must not take the machine from the jobs it serves.
+const MOST_WORKERS: usize = 2;
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanFailure {
+    /// The planner says so.
+    #[error("no plan for this request")]
+    Planner(#[source] PlanError),
+    /// The checker found the plan wrong: a defect, and the plan is not published.
+    #[error("the plan did not pass the check: {violations}")]
+    Rejected {
+        /// In words.
+        violations: String,
+    },
+    /// The planner panicked.
+    #[error("the planner failed")]
+    Panicked,
+    /// More distinct plans are being made than the daemon takes on.
+    #[error("{MOST_PENDING} plans are being made already")]
+    Overloaded,
+    /// The daemon ended before the plan was made.
+    #[error("the daemon is shutting down")]
+    Abandoned,
+}
+
+type Answer = Result<Arc<v1::Plan>, PlanFailure>;
+
+/// The plans of the present generation.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    kept: Mutex<Kept>,
+    workers: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: HashMap<(Generation, PlanRequest), Entry>,
+    /// Counts lookups, to tell which entry was not used for longest.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    answer: watch::Receiver<Option<Answer>>,
+    last_used: u64,
+}
+
+impl Entry {
+    fn is_pending(&self) -> bool {
+        self.answer.borrow().is_none() && self.answer.has_changed().is_ok()
+    }
+}
+
+impl Plans {
+    pub(crate) fn new() -> Self {
+        Self { kept: Mutex::default(), workers: Arc::new(Semaphore::new(MOST_WORKERS)) }
+    }
+
+    /// The checked plan for `request` on `published`.
+    pub(crate) async fn get(&self, published: &Arc<Published>, request: PlanRequest) -> Answer {
+        self.get_with(published, request, make).await
+    }
+
+    async fn get_with(
+        &self,
+        published: &Arc<Published>,
+        mut request: PlanRequest,
+        make: fn(&Published, &PlanRequest) -> Answer,
+    ) -> Answer {
+        // A plan does not depend on the order in which collectives are named.
+        request.collectives.sort_unstable();
+        request.collectives.dedup();
+
+        let mut answer = self.find_or_start(published, request, make)?;
+        let answer = answer.wait_for(Option::is_some).await;
+        answer.ok().and_then(|answer| answer.clone()).unwrap_or(Err(PlanFailure::Abandoned))
+    }
+
+    fn find_or_start(
+        &self,
+        published: &Arc<Published>,
+        request: PlanRequest,
+        make: fn(&Published, &PlanRequest) -> Answer,
+    ) -> Result<watch::Receiver<Option<Answer>>, PlanFailure> {
+        let mut kept = self.lock();
+        kept.clock += 1;
+        let now = kept.clock;
+        let key = (published.generation, request);
+        if let Some(entry) = kept.entries.get_mut(&key) {
+            entry.last_used = now;
+            return Ok(entry.answer.clone());
+        }
+        kept.make_room()?;
+        let answer = self.start(Arc::clone(published), key.1.clone(), make);
+        kept.entries.insert(key, Entry { answer: answer.clone(), last_used: now });
+        Ok(answer)
+    }
+
+    fn start(
+        &self,
+        published: Arc<Published>,
+        request: PlanRequest,
+        make: fn(&Published, &PlanRequest) -> Answer,
+    ) -> watch::Receiver<Option<Answer>> {
+        let (sender, receiver) = watch::channel(None);
+        let workers = Arc::clone(&self.workers);
+        task::spawn(async move {
+            // The semaphore is never closed; were it, going on without a permit would do no harm.
+            let _permit = workers.acquire().await.ok();
+            let made = task::spawn_blocking(move || make(&published, &request)).await;
+            sender.send_replace(Some(made.unwrap_or(Err(PlanFailure::Panicked))));
+        });
+        receiver
+    }
+
+    /// Drops what was made for earlier generations.
+    pub(crate) fn forget_before(&self, generation: Generation) {
+        self.lock().entries.retain(|(of, _), _| *of >= generation);
+    }
+
+    /// How many plans and failures are kept or being made.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn make_room(&mut self) -> Result<(), PlanFailure> {
+        if self.entries.values().filter(|entry| entry.is_pending()).count() >= MOST_PENDING {
+            return Err(PlanFailure::Overloaded);
+        }
+        while self.entries.len() >= MOST_KEPT {
+            let finished = self.entries.iter().filter(|(_, entry)| !entry.is_pending());
+            let oldest =
+                finished.min_by_key(|(_, entry)| entry.last_used).map(|(key, _)| key.clone());
+            let Some(oldest) = oldest else { break };
+            self.entries.remove(&oldest);
+        }
+        Ok(())
+    }
+}
+
+/// Plans, and has the plan checked by code that did not make it.
+fn make(published: &Published, request: &PlanRequest) -> Answer {
+    let mut plan = planner::plan(&published.topology, request).map_err(PlanFailure::Planner)?;
+    plan.topology.generation = published.generation;
+    planner::check::plan(&published.topology, &plan).map_err(|violations| {
+        let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        PlanFailure::Rejected { violations: violations.join("; ") }
+    })?;
+    Ok(Arc::new(v1::Plan::from(&plan)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Condvar, LazyLock};
+
+    use topology::{Collective, GpuIndex};
+
+    use super::*;
+    use crate::state::State;
+    use crate::state::tests::pair;
+
+    fn published() -> Arc<Published> {
+        let state = State::new();
+        state.publish(pair(10, vec![]));
+        state.current().unwrap()
+    }
+
+    /// A request like no other number's.
+    fn request(number: u32) -> PlanRequest {
+        PlanRequest { gpus: Some(vec![GpuIndex(number)]), ..Default::default() }
+    }
+
+    fn empty(_: &Published, _: &PlanRequest) -> Answer {
+        Ok(Arc::default())
+    }
+
+    #[tokio::test]
+    async fn equal_requests_are_answered_by_one_plan() {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        fn counted(published: &Published, request: &PlanRequest) -> Answer {
+            MADE.fetch_add(1, Ordering::Relaxed);
+            empty(published, request)
+        }
+        let (plans, published) = (Plans::new(), published());
+        let with = |collectives: &[Collective]| PlanRequest {
+            collectives: collectives.to_vec(),
+            ..request(0)
+        };
+        let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);
+        let (one, other) = tokio::join!(
+            plans.get_with(&published, with(&[reduce, gather]), counted),
+            plans.get_with(&published, with(&[gather, reduce, gather]), counted),
+        );
+        assert!(Arc::ptr_eq(&one.unwrap(), &other.unwrap()));
+        assert_eq!((MADE.load(Ordering::Relaxed), plans.len()), (1, 1));
+
+        plans.get_with(&published, with(&[reduce]), counted).await.unwrap();
+        assert_eq!((MADE.load(Ordering::Relaxed), plans.len()), (2, 2));
+
+        plans.forget_before(Generation(2));
+        assert_eq!(plans.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn failures_are_answers() {
+        fn fails(_: &Published, _: &PlanRequest) -> Answer {
+            Err(PlanFailure::Planner(PlanError::NoGpu))
+        }
+        fn panics(_: &Published, _: &PlanRequest) -> Answer {
+            panic!("a panic made for this test")
+        }
+        let (plans, published) = (Plans::new(), published());
+        for _ in 0..2 {
+            let failed = plans.get_with(&published, request(0), fails).await;
+            assert_eq!(failed, Err(PlanFailure::Planner(PlanError::NoGpu)));
+            let panicked = plans.get_with(&published, request(1), panics).await;
+            assert_eq!(panicked, Err(PlanFailure::Panicked));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plan_is_made_though_nobody_waits() {
+        let (plans, published) = (Plans::new(), published());
+        // Found or started, and then never waited for.
+        let mut answer = plans.find_or_start(&published, request(0), empty).unwrap();
+        answer.wait_for(Option::is_some).await.unwrap();
+        fn unused(_: &Published, _: &PlanRequest) -> Answer {
+            panic!("the plan is there already")
+        }
+        plans.get_with(&published, request(0), unused).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn too_many_at_once_are_refused() {
+        static OPEN: LazyLock<(Mutex<bool>, Condvar)> = LazyLock::new(Default::default);
+        fn waits(published: &Published, request: &PlanRequest) -> Answer {
+            let (open, changed) = &*OPEN;
+            drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+            empty(published, request)
+        }
+        let (plans, published) = (Plans::new(), published());
+        let most = u32::try_from(MOST_PENDING).unwrap();
+        let mut answers = Vec::new();
+        for number in 0..most {
+            answers.push(plans.find_or_start(&published, request(number), waits).unwrap());
+        }
+        let refused = plans.get_with(&published, request(most), waits).await;
+        assert_eq!(refused, Err(PlanFailure::Overloaded));
+        // One that is being made already may be waited for.
+        answers.push(plans.find_or_start(&published, request(0), waits).unwrap());
+
+        *OPEN.0.lock().unwrap() = true;
+        OPEN.1.notify_all();
+        for mut answer in answers {
+            answer.wait_for(Option::is_some).await.unwrap();
+        }
+        plans.get_with(&published, request(most), waits).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_was_not_used_for_longest_makes_room() {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        fn counted(published: &Published, request: &PlanRequest) -> Answer {
+            MADE.fetch_add(1, Ordering::Relaxed);
+            empty(published, request)
+        }
+        let (plans, published) = (Plans::new(), published());
+        let most = u32::try_from(MOST_KEPT).unwrap();
+        for number in 0..most {
+            plans.get_with(&published, request(number), counted).await.unwrap();
+        }
+        plans.get_with(&published, request(0), counted).await.unwrap();
+        plans.get_with(&published, request(most), counted).await.unwrap();
+        assert_eq!((MADE.load(Ordering::Relaxed), plans.len()), (most + 1, MOST_KEPT));
+        plans.get_with(&published, request(0), counted).await.unwrap();
+        assert_eq!(MADE.load(Ordering::Relaxed), most + 1, "the one used again was kept");
+        plans.get_with(&published, request(1), counted).await.unwrap();
+        assert_eq!(MADE.load(Ordering::Relaxed), most + 2, "the one used least was not");
+    }
+}

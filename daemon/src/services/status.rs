@@ -1,0 +1,61 @@
+//! The daemon itself.
+
+use std::sync::Arc;
+
+use proto::v1;
+use proto::v1::status_service_server::StatusService;
+use tonic::{Request, Response, Status};
+use topology::snapshot::SCHEMA_VERSION;
+
+use crate::state::{Published, State};
+
+#[derive(Debug)]
+pub(crate) struct StatusApi {
+    pub(crate) state: Arc<State>,
+}
+
+#[tonic::async_trait]
+impl StatusService for StatusApi {
+    async fn get_build_info(
+        &self,
+        _: Request<v1::GetBuildInfoRequest>,
+    ) -> Result<Response<v1::GetBuildInfoResponse>, Status> {
+        Ok(Response::new(v1::GetBuildInfoResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            snapshot_schema_version: SCHEMA_VERSION,
+            arch: std::env::consts::ARCH.into(),
+        }))
+    }
+
+    async fn get_status(
+        &self,
+        _: Request<v1::GetStatusRequest>,
+    ) -> Result<Response<v1::GetStatusResponse>, Status> {
+        let uptime = self.state.started().elapsed();
+        Ok(Response::new(v1::GetStatusResponse {
+            published: self.state.current().map(|published| in_numbers(&published)),
+            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            cached_plans: count(self.state.plans.len()),
+            last_error: self.state.last_error(),
+        }))
+    }
+}
+
+fn in_numbers(published: &Published) -> v1::PublishedStatus {
+    let topology = &published.topology;
+    let hosts = topology.hosts();
+    v1::PublishedStatus {
+        generation: published.generation.0,
+        fingerprint: topology.fingerprint().into(),
+        source: hosts.first().map_or(v1::Source::Unspecified, |host| host.source.into()).into(),
+        rates: v1::RateModel::from(topology.rates()).into(),
+        hosts: count(hosts.len()),
+        gpus: count(topology.gpus().len()),
+        nics: count(topology.nics().len()),
+        faults: count(hosts.iter().map(|host| host.faults.len()).sum()),
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
