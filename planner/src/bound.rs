@@ -19,8 +19,10 @@ use alloc::vec::Vec;
 use num_integer::Integer;
 use topology::Fraction;
 
+use crate::balance::{balance, is_balanced};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::{EdgeId, FlowNetwork, UNLIMITED, scaled};
+use crate::splitting::balanced;
 
 /// Edges that separate two sets of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,8 +179,39 @@ pub fn bottleneck(graph: &FlowGraph, weights: &[u64]) -> Result<Bottleneck, Boun
 /// # Errors
 /// [`BoundError`].
 pub fn all_gather(graph: &FlowGraph) -> Result<UpperBound, BoundError> {
-    let Bottleneck { ratio, cut } = bottleneck(graph, &vec![1; graph.ranks])?;
-    Ok(UpperBound { algbw: whole(graph.ranks) / ratio, cuts: vec![cut] })
+    let weights = vec![1; graph.ranks];
+    let Bottleneck { ratio, cut } = bottleneck(graph, &weights)?;
+    let n = whole(graph.ranks);
+    // Cuts alone flatter a switch that takes more than it gives, or gives more than it takes.
+    if !is_balanced(graph)
+        && !trimming_is_free(graph, ratio)
+        && let Some(tighter) = balance(graph, &weights)
+        && tighter.ratio > ratio
+    {
+        return Ok(UpperBound { algbw: n / tighter.ratio, cuts: tighter.cuts });
+    }
+    Ok(UpperBound { algbw: n / ratio, cuts: vec![cut] })
+}
+
+/// Whether some capacities that are balanced at every switch, simply found, allow as much.
+fn trimming_is_free(graph: &FlowGraph, ratio: Fraction) -> bool {
+    let unit = capacity_unit(graph);
+    let ratio = ratio * Fraction::of(unit, 1);
+    let whole = |x: i128| u64::try_from(x).ok();
+    let (Some(p), Some(q)) = (whole(ratio.numerator()), whole(ratio.denominator())) else {
+        return false;
+    };
+    let Some(weight) = scaled(q, 1) else { return false };
+    let mut edges = Vec::with_capacity(graph.edges.len());
+    for e in &graph.edges {
+        let Some(capacity) = scaled(e.capacity / unit, p) else { return false };
+        edges.push(FlowEdge { capacity: capacity.unsigned_abs(), ..*e });
+    }
+    let weights = vec![weight; graph.ranks];
+    let n = count(graph.ranks);
+    let tight = FlowGraph::new(graph.ranks, graph.nodes, edges);
+    balanced(&tight, &weights, &mut (64 * n * n * n))
+        .is_none_or(|simple| supports(&simple, &weights))
 }
 
 /// Reduce-scatter: an all-gather backwards.
@@ -292,7 +325,7 @@ pub fn send_recv(graph: &FlowGraph, from: usize, to: usize) -> Result<UpperBound
 /// [`BoundError`].
 pub fn all_reduce(graph: &FlowGraph) -> Result<UpperBound, BoundError> {
     // A partition counts both directions together and would not see that one of them is missing.
-    all_gather(graph)?;
+    bottleneck(graph, &vec![1; graph.ranks])?;
     let entering = partition(graph)?;
     if graph.is_symmetric() {
         return Ok(entering);

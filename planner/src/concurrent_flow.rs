@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use topology::Fraction;
 
-use crate::bound::{BoundError, all_gather, count, whole};
+use crate::bound::{BoundError, bottleneck, count, whole};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::simplex::{LinearProgram, Relation};
 
@@ -47,7 +47,7 @@ const GAP: f64 = 1e-6;
 /// [`BoundError`].
 pub fn all_to_all(graph: &FlowGraph) -> Result<AllToAllBound, BoundError> {
     // It finds a missing connection and refuses capacities beyond exact arithmetic.
-    all_gather(graph)?;
+    bottleneck(graph, &vec![1; graph.ranks])?;
     let mut router = Router::new(graph);
     let (lengths, reached) = if router.caps.len() + graph.ranks <= MAX_ROWS {
         router.solve()

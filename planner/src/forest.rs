@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use num_integer::Integer;
 use topology::Fraction;
 
+use crate::balance::{GRID, balance, is_balanced};
 use crate::bound::{BoundError, bottleneck, count, supports};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::scaled;
@@ -327,15 +328,51 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Lowers what switches cannot use.
+    /// Lowers what switches cannot use: first without loss where that is simple, else by the program over all ways to do it.
     fn balance(&mut self) {
+        if is_balanced(&self.graph) {
+            return;
+        }
         let Some(exact) = self.exact_scale() else { return };
         let n = count(self.weights.len());
         let mut steps = 64 * n * n * n;
-        let Some(graph) = balanced(&exact.graph, &exact.weights, &mut steps) else { return };
-        if let Ok(bottleneck) = bottleneck(&graph, self.weights) {
-            (self.graph, self.ratio, self.unit) = (graph, bottleneck.ratio, exact.unit);
+        let Some(simple) = balanced(&exact.graph, &exact.weights, &mut steps) else { return };
+        let mut choices = vec![(simple, exact.unit)];
+        if !supports(&choices[0].0, &exact.weights)
+            && let Some(best) = balance(&self.graph, self.weights)
+        {
+            choices.extend(self.rounded(&best.shares));
         }
+        let rated = choices.into_iter().filter_map(|(graph, unit)| {
+            let ratio = bottleneck(&graph, self.weights).ok()?.ratio;
+            Some((graph, unit, ratio))
+        });
+        if let Some((graph, unit, ratio)) = rated.max_by_key(|(_, unit, ratio)| *unit / *ratio) {
+            (self.graph, self.ratio, self.unit) = (graph, ratio, unit);
+        }
+    }
+
+    /// Capacities as parts of [`GRID`] of the largest, rounded down onto a coarser grid where they all but lie on it, and levelled.
+    fn rounded(&self, shares: &[u64]) -> Vec<(FlowGraph, Fraction)> {
+        let largest = self.graph.edges.iter().map(|e| e.capacity).max().unwrap_or(1);
+        let grid = u64::from(GRID);
+        let near = |&d: &u64| shares.iter().all(|&s| (s * d + 64 * d).rem_euclid(grid) <= 128 * d);
+        let coarse = (1..=64).find(near);
+        let mut found = Vec::new();
+        for steps in coarse.into_iter().chain([grid / 4096]) {
+            let capacity = |share: u64| (share * steps + 64 * steps) / grid;
+            let edges = self.graph.edges.iter().zip(shares).map(|(e, &share)| {
+                // Never above the capacity itself.
+                let most = u128::from(e.capacity) * u128::from(steps) / u128::from(largest);
+                let capacity = capacity(share).min(u64::try_from(most).unwrap_or(u64::MAX));
+                FlowEdge { capacity, ..*e }
+            });
+            let graph = FlowGraph::new(self.graph.ranks, self.graph.nodes, edges);
+            let idle = vec![0; graph.ranks];
+            let level = balanced(&graph, &idle, &mut 0).unwrap_or(graph);
+            found.push((level, Fraction::of(largest, steps) * self.unit));
+        }
+        found
     }
 
     fn run(mut self) -> Result<Forest, ForestError> {

@@ -17,11 +17,12 @@ pub mod packing;
 pub mod pairs;
 pub mod plan_error;
 pub mod rings;
-mod routes;
 pub mod simplex;
 pub mod splitting;
 pub mod trees;
 pub mod weighted;
+mod balance;
+mod routes;
 
 pub use assemble::plan;
 pub use plan_error::PlanError;
