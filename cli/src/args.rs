@@ -1,0 +1,240 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use topology::{Collective, RateModel};
+
+/// Shows, explains, checks and plans the topology of GPU hosts: from a recorded file, the daemon, or this host.
+///
+/// Exit codes: 0 ok, 1 internal error, 2 usage or unreadable input, 3 degraded, 4 critical, 5 unknown or partial
+/// data, 6 daemon unreachable, 7 no plan exists.
+#[derive(Debug, Parser)]
+#[command(name = "topoctl", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The matrix of path classes in nvidia-smi's words and order, affinities, NICs, and what is degraded or assumed.
+    Show(ShowArgs),
+    /// The path between two devices hop by hop, its limit, and why it is no better.
+    Explain(ExplainArgs),
+    /// Findings with evidence and fix.
+    Check(CheckArgs),
+    /// Channels for collectives, with what they reach, the proved bound and what limits.
+    Plan(PlanArgs),
+    /// Checks a plan file with code that did not make it.
+    Verify(VerifyArgs),
+    /// Runs a collective over the transport along the plan, checks every element, measures.
+    Bench(BenchArgs),
+    /// A plan or topology in the files of other software.
+    Export(ExportArgs),
+    /// Records this host (or what --from names) as a snapshot.
+    Snapshot(SnapshotArgs),
+    /// What the daemon is, and what it publishes.
+    Status(StatusArgs),
+    /// One rank of a local benchmark; the job comes on stdin.
+    #[command(hide = true)]
+    BenchRank,
+}
+
+/// Where the topology comes from.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SourceArgs {
+    /// Recorded machine: snapshot, NCCL topology XML, `nvidia-smi topo -m` text, link graph; `-` is stdin.
+    /// Repeat for several hosts, in rank order. Without it the daemon is asked, else this host is probed.
+    #[arg(long, value_name = "SRC")]
+    pub(crate) from: Vec<PathBuf>,
+    /// Plan on this many copies of the one source.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) hosts: u16,
+    /// Whose link rates: NCCL's effective ones, wire rates, or corrected by measurement.
+    #[arg(long, value_name = "effective|nominal|measured", default_value = "effective")]
+    pub(crate) rates: RateModel,
+    /// The daemon's socket.
+    #[arg(long, value_name = "PATH", env = "TOPOD_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShowFormat {
+    Table,
+    Json,
+    Yaml,
+    Dot,
+    Svg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextFormat {
+    Table,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    Table,
+    Json,
+    Nagios,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailOn {
+    Degraded,
+    Critical,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: ShowFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// A device: GPU0, NIC1, mlx5_0, or a PCI address; with several hosts HOST:NAME.
+    pub(crate) a: String,
+    /// The other device.
+    pub(crate) b: String,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// From which severity on the exit code is not 0. Unknown never passes.
+    #[arg(long, value_enum, default_value = "degraded")]
+    pub(crate) fail_on: FailOn,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: CheckFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+/// What is to be planned.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RequestArgs {
+    /// NVML indices (`dev` in NCCL XML, places in a link graph), the same on every host; default all.
+    #[arg(long, value_delimiter = ',', value_name = "0,1,..")]
+    pub(crate) gpus: Option<Vec<u32>>,
+    /// Default: every collective the planner knows.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
+    pub(crate) collective: Vec<Collective>,
+    /// Expected size of an operation, such as 64MiB or 1GB.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) size: Option<u64>,
+    /// `auto`: NVLink alone where it connects all requested GPUs of a host; `all`: NVLink and PCIe together.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) links: Links,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Links {
+    Auto,
+    All,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The plan, as `topoctl plan -o json` printed it; `-` is stdin.
+    pub(crate) plan: PathBuf,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// NCCL_GRAPH_FILE: the plan's rings, for experts; see the warning it prints.
+    NcclGraph,
+    /// MSCCL algorithm XML: the whole schedule of one collective.
+    Msccl,
+    /// topod's own snapshot.
+    Snapshot,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[arg(long, value_enum)]
+    pub(crate) format: ExportFormat,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
+    /// Where to write; default stdout.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Where to write; default stdout.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The daemon's socket.
+    #[arg(long, value_name = "PATH", env = "TOPOD_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// The collective.
+    pub(crate) collective: Collective,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Local processes to start; they take the place of the first N GPUs of the plan.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) ranks: u32,
+    /// Sizes in bytes: FROM:TO:FACTOR, or a list such as 8,1KiB,64MiB.
+    #[arg(long, value_name = "SIZES", default_value = "8:64M:8")]
+    pub(crate) sizes: crate::size::Sizes,
+    /// Which link carries the data.
+    #[arg(long, value_enum, default_value = "shm")]
+    pub(crate) transport: LinkKind,
+    /// Use another algorithm of the plan than the one it names for the size.
+    #[arg(long, value_name = "ring|tree|..")]
+    pub(crate) algorithm: Option<topology::Algorithm>,
+    /// Limit for every operation, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) timeout: u32,
+    /// Least time spent on each size, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    pub(crate) min_time: u32,
+    /// Join a job as one rank instead of starting local processes: env://, tcp://HOST:PORT or file://PATH.
+    #[arg(long, value_name = "URL")]
+    pub(crate) rendezvous: Option<String>,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LinkKind {
+    Shm,
+    Tcp,
+}

@@ -1,0 +1,235 @@
+//! `topoctl bench`: runs a collective along the plan, checks every element, measures.
+//!
+//! ```text
+//!   topoctl bench ── plan from the daemon or a file ──┬── topoctl bench-rank (rank 0) ──┐  they meet through a file
+//!                                                     ├── topoctl bench-rank (rank 1) ──┤  and time each operation;
+//!                                                     └── ...                         ──┘  this process adds it up
+//! ```
+
+mod job;
+mod rank;
+mod report;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use proto::PlanQuery;
+use topology::plan::{PlanRequest, SizeChoice};
+use topology::{Algorithm, Collective, GpuIndex, Plan, Protocol, Topology, VertexKind};
+
+use crate::args::{BenchArgs, LinkKind, TextFormat};
+use crate::client;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::plan;
+use crate::source;
+
+pub(crate) use rank::run as run_rank;
+
+pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
+    if args.collective != Collective::AllReduce {
+        return Err(Failure::usage(format!(
+            "the transport executes all-reduce; {} is not executed yet",
+            args.collective
+        )));
+    }
+    if args.sizes.0.iter().any(|size| *size == 0 || !size.is_multiple_of(4)) {
+        return Err(Failure::usage(
+            "sizes must be positive multiples of 4 bytes: elements are 32-bit floats",
+        ));
+    }
+    let rendezvous =
+        args.rendezvous.as_deref().map(str::parse::<transport::Rendezvous>).transpose();
+    let rendezvous = rendezvous.map_err(|error| Failure::usage(error.to_string()))?;
+    let ranks = rendezvous
+        .as_ref()
+        .and_then(transport::Rendezvous::own_place)
+        .map_or(args.ranks, |place| place.ranks);
+    let plan = forced(fetch(args, ranks)?, args)?;
+    match rendezvous {
+        None => local(args, plan),
+        Some(rendezvous) => one_of_a_job(args, plan, &rendezvous),
+    }
+}
+
+/// The plan for the first `ranks` GPUs: from the daemon, so that it is the very plan a job would get, else made here.
+fn fetch(args: &BenchArgs, ranks: u32) -> Result<Plan, Failure> {
+    let origin = source::load(&args.source)?;
+    let request = PlanRequest {
+        gpus: Some(first_gpus(&origin.topology, ranks)?),
+        collectives: vec![args.collective],
+        ..PlanRequest::default()
+    };
+    let from_daemon =
+        args.source.from.is_empty() && origin.generation > 0 && args.source.hosts == 1;
+    if !from_daemon {
+        return plan::make(&origin, &request).map(|(plan, _)| plan);
+    }
+    let socket = args.source.socket.clone().unwrap_or_else(|| PathBuf::from(proto::DEFAULT_SOCKET));
+    client::plan(
+        &socket,
+        &PlanQuery {
+            expected_generation: Some(topology::Generation(origin.generation)),
+            ..PlanQuery::from(&request)
+        },
+    )
+}
+
+fn first_gpus(topology: &Topology, ranks: u32) -> Result<Vec<GpuIndex>, Failure> {
+    let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
+    let first_host = topology
+        .gpus()
+        .iter()
+        .filter(|id| topology.vertex(**id).host.is_some_and(|host| host.0 == 0));
+    let indices: Vec<GpuIndex> = first_host
+        .filter_map(|id| match topology.vertex(*id).kind {
+            VertexKind::Gpu { index } => Some(index),
+            _ => None,
+        })
+        .collect();
+    let per_host = usize::try_from(ranks / hosts).unwrap_or(usize::MAX);
+    if !ranks.is_multiple_of(hosts) || per_host > indices.len() {
+        let message = format!(
+            "{ranks} ranks do not fit: the topology has {hosts} hosts with {} GPUs on the first",
+            indices.len()
+        );
+        return Err(Failure::new(Exit::NoPlan, message));
+    }
+    Ok(indices.into_iter().take(per_host).collect())
+}
+
+/// With `--algorithm`, the plan whose every size uses that algorithm.
+fn forced(mut plan: Plan, args: &BenchArgs) -> Result<Plan, Failure> {
+    let Some(algorithm) = args.algorithm else { return Ok(plan) };
+    let Some(reached) = plan.collectives.get_mut(&args.collective) else { return Ok(plan) };
+    let channels = if reached.best.as_ref().is_some_and(|best| best.algorithm == algorithm) {
+        reached.best.as_ref().map(|best| best.channels)
+    } else {
+        let sets = plan
+            .alternatives
+            .iter()
+            .filter(|set| set.algorithm == algorithm && set.collectives.contains(&args.collective));
+        sets.map(|set| u32::try_from(set.channels.len()).unwrap_or(u32::MAX)).next()
+    };
+    let Some(channels) = channels else {
+        let known: Vec<&str> = reached
+            .best
+            .iter()
+            .map(|b| b.algorithm)
+            .chain(plan.alternatives.iter().map(|s| s.algorithm))
+            .map(Algorithm::as_str)
+            .collect();
+        return Err(Failure::usage(format!(
+            "the plan has no {algorithm} channels for {}; it has {}",
+            args.collective,
+            known.join(", ")
+        )));
+    };
+    reached.by_size = vec![SizeChoice {
+        max_bytes: u64::MAX,
+        algorithm,
+        protocol: Protocol::Simple,
+        channels,
+        predicted_ps: None,
+    }];
+    Ok(plan)
+}
+
+fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
+    job::Job {
+        plan: topology::formats::plan_json::write(plan, None),
+        rank,
+        rendezvous: rendezvous.to_owned(),
+        sizes: args.sizes.0.clone(),
+        transport: match args.transport {
+            LinkKind::Shm => job::Link::Shm,
+            LinkKind::Tcp => job::Link::Tcp,
+        },
+        timeout_s: args.timeout,
+        min_time_ms: args.min_time,
+    }
+}
+
+/// N processes on this host.
+fn local(args: &BenchArgs, plan: Plan) -> Result<Exit, Failure> {
+    let limits = args
+        .sizes
+        .0
+        .iter()
+        .map(|size| {
+            transport::memory_limit(args.ranks, usize::try_from(*size).unwrap_or(usize::MAX))
+        })
+        .collect::<Vec<_>>();
+    let folder = tempfile::tempdir()
+        .map_err(|error| Failure::internal(format!("temporary folder: {error}")))?;
+    let rendezvous = format!("file://{}", folder.path().join("meet").display());
+    let program = std::env::current_exe().map_err(Failure::internal)?;
+    let mut processes = Vec::new();
+    for rank in 0..args.ranks {
+        processes.push(start(&program, &job(args, &plan, rank, &rendezvous))?);
+    }
+    let mut outcomes = Vec::new();
+    let mut errors = Vec::new();
+    for (rank, process) in processes.into_iter().enumerate() {
+        let ended = process
+            .wait_with_output()
+            .map_err(|error| Failure::internal(format!("rank {rank}: {error}")))?;
+        match serde_json::from_slice::<job::Outcome>(&ended.stdout) {
+            Ok(job::Outcome::Done(measured)) => outcomes.push(measured),
+            Ok(job::Outcome::Failed(error)) => errors.push(format!("rank {rank}: {error}")),
+            Err(_) => {
+                errors.push(format!("rank {rank}: ended with {} and no result", ended.status))
+            }
+        }
+    }
+    if !errors.is_empty() {
+        return Err(Failure::internal(errors.join("\ntopoctl: ")));
+    }
+    let report = report::Report::new(args, &plan, &outcomes, &limits);
+    finish(args, &report)
+}
+
+fn start(program: &Path, job: &job::Job) -> Result<Child, Failure> {
+    let failed = |error: std::io::Error| Failure::internal(format!("rank {}: {error}", job.rank));
+    let mut process = Command::new(program)
+        .arg("bench-rank")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let text = serde_json::to_vec(job).map_err(Failure::internal)?;
+    if let Some(mut stdin) = process.stdin.take() {
+        stdin.write_all(&text).map_err(failed)?;
+    }
+    Ok(process)
+}
+
+/// One rank of a job some launcher started; rank 0 tells.
+fn one_of_a_job(
+    args: &BenchArgs,
+    plan: Plan,
+    rendezvous: &transport::Rendezvous,
+) -> Result<Exit, Failure> {
+    let place = rendezvous.own_place().ok_or_else(|| {
+        Failure::usage("--rendezvous takes env://: only there is it known which rank this is")
+    })?;
+    let measured = rank::measure(&job(args, &plan, place.rank.0, "env://"), &plan, rendezvous)
+        .map_err(Failure::internal)?;
+    if place.rank.0 != 0 {
+        return Ok(Exit::Ok);
+    }
+    let report = report::Report::new(args, &plan, &[measured], &[]);
+    finish(args, &report)
+}
+
+fn finish(args: &BenchArgs, report: &report::Report) -> Result<Exit, Failure> {
+    match args.output {
+        TextFormat::Json => output::print_json(report)?,
+        TextFormat::Table => output::print(&report.render())?,
+    }
+    if report.wrong() > 0 {
+        return Err(Failure::internal(format!("{} elements were wrong", report.wrong())));
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,116 @@
+//! Asking the daemon.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use proto::{PlanQuery, Published, v1};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use topology::Plan;
+
+use crate::exit::{Exit, Failure};
+
+/// A daemon on this host answers in milliseconds; a cold plan of a large job takes longer.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Largest message taken: a plan of a thousand ranks is about 25 MiB.
+const MOST_BYTES: usize = 64 << 20;
+
+/// The daemon's topology; `None` where no socket was named and no daemon runs, which is ordinary.
+pub(crate) fn topology(socket: Option<&Path>) -> Result<Option<Published>, Failure> {
+    let path = socket.map_or_else(|| PathBuf::from(proto::DEFAULT_SOCKET), Path::to_path_buf);
+    let answer = block_on(&path, async |channel| {
+        let mut client = v1::topology_service_client::TopologyServiceClient::new(channel)
+            .max_decoding_message_size(MOST_BYTES);
+        client.get_topology(v1::GetTopologyRequest {}).await
+    });
+    match answer {
+        Err(error) if socket.is_none() && error.exit == Exit::DaemonUnreachable => Ok(None),
+        Err(error) => Err(error),
+        Ok(response) => {
+            let published = response
+                .topology
+                .ok_or_else(|| Failure::internal("the daemon answered without a topology"))?;
+            Published::try_from(published).map(Some).map_err(Failure::internal)
+        }
+    }
+}
+
+/// A plan made by the daemon.
+pub(crate) fn plan(socket: &Path, query: &PlanQuery) -> Result<Plan, Failure> {
+    let request = v1::GetPlanRequest::from(query);
+    let response = block_on(socket, async |channel| {
+        let mut client = v1::plan_service_client::PlanServiceClient::new(channel)
+            .max_decoding_message_size(MOST_BYTES);
+        client.get_plan(request).await
+    })?;
+    let plan =
+        response.plan.ok_or_else(|| Failure::internal("the daemon answered without a plan"))?;
+    Plan::try_from(plan).map_err(Failure::internal)
+}
+
+/// Version and state of the daemon.
+pub(crate) fn status(
+    socket: &Path,
+) -> Result<(v1::GetBuildInfoResponse, v1::GetStatusResponse), Failure> {
+    let build = block_on(socket, async |channel| {
+        v1::status_service_client::StatusServiceClient::new(channel)
+            .get_build_info(v1::GetBuildInfoRequest {})
+            .await
+    })?;
+    let status = block_on(socket, async |channel| {
+        v1::status_service_client::StatusServiceClient::new(channel)
+            .get_status(v1::GetStatusRequest {})
+            .await
+    })?;
+    Ok((build, status))
+}
+
+fn block_on<T>(
+    socket: &Path,
+    call: impl AsyncFnOnce(Channel) -> Result<tonic::Response<T>, tonic::Status>,
+) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::internal)?;
+    runtime.block_on(async {
+        let unreachable = |error: &dyn std::fmt::Display| {
+            Failure::new(
+                Exit::DaemonUnreachable,
+                format!("no daemon answers at {}: {error}", socket.display()),
+            )
+        };
+        // Connecting by hand first gives the operating system's own words where that fails.
+        drop(UnixStream::connect(socket).await.map_err(|error| unreachable(&error))?);
+        let path = socket.to_path_buf();
+        let connector = tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { Ok::<_, io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
+        });
+        // The address is never resolved: the connector goes to the socket.
+        let endpoint = Endpoint::from_static("http://topod.invalid").timeout(CALL_LIMIT);
+        let channel = endpoint
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| unreachable(&error))?;
+        call(channel).await.map(tonic::Response::into_inner).map_err(|status| refused(&status))
+    })
+}
+
+/// The exit code of a status: nothing to plan is 7, a request that makes no sense 2, a daemon that cannot answer now 6.
+fn refused(status: &tonic::Status) -> Failure {
+    use tonic::Code;
+    let exit = match (proto::Reason::of(status), status.code()) {
+        (Some(proto::Reason::NoPlan), _) => Exit::NoPlan,
+        (_, Code::InvalidArgument | Code::NotFound) => Exit::Usage,
+        (
+            _,
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::ResourceExhausted,
+        ) => Exit::DaemonUnreachable,
+        _ => Exit::Internal,
+    };
+    Failure::new(exit, format!("daemon: {}", status.message()))
+}

@@ -1,0 +1,95 @@
+//! `topoctl export`: a plan in the files of other software.
+
+use topology::formats;
+use topology::plan::Plan;
+use topology::{Collective, Rank, msccl, nccl_graph};
+use transport::schedule::Sizing;
+
+use crate::args::{ExportArgs, ExportFormat};
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::plan;
+use crate::source;
+
+pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
+    let origin = source::load(&args.source)?;
+    let text = match args.format {
+        ExportFormat::Snapshot => {
+            let [snapshot] = origin.topology.hosts() else {
+                return Err(Failure::usage("a snapshot holds one host, and several are given"));
+            };
+            formats::write_snapshot(snapshot)
+        }
+        ExportFormat::NcclGraph => {
+            let (plan, _) = plan::make(&origin, &plan::request(&args.request))?;
+            let file = nccl_graph::from_plan(&origin.topology, &plan)
+                .map_err(|error| Failure::new(Exit::NoPlan, error.to_string()))?;
+            output::warn(
+                "NCCL reads a graph file for every communicator and validates nothing: use it only where all communicators span exactly these GPUs of each host",
+            );
+            nccl_graph::write(&file)
+        }
+        ExportFormat::Msccl => {
+            let (plan, _) = plan::make(&origin, &plan::request(&args.request))?;
+            let collective = match args.request.collective.as_slice() {
+                [collective] => *collective,
+                [] => Collective::AllReduce,
+                _ => {
+                    return Err(Failure::usage(
+                        "an MSCCL file holds one collective: name one with --collective",
+                    ));
+                }
+            };
+            msccl_text(&plan, collective)?
+        }
+    };
+    match &args.output {
+        None => output::print(&text)?,
+        Some(path) => std::fs::write(path, text)
+            .map_err(|error| Failure::internal(format!("{}: {error}", path.display())))?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// The schedule of the plan's best algorithm at infinite size, in the fewest chunks that all shares divide.
+fn msccl_text(plan: &Plan, collective: Collective) -> Result<String, Failure> {
+    let no_plan = |error: &dyn std::fmt::Display| {
+        Failure::new(Exit::NoPlan, format!("{collective}: {error}"))
+    };
+    let mut plan = plan.clone();
+    if let Some(reached) = plan.collectives.get_mut(&collective) {
+        reached.by_size.clear();
+    }
+    let chunks = chunks(&plan, collective)
+        .ok_or_else(|| no_plan(&"its shares need more than 2^20 chunks, more than MSCCL holds"))?;
+    // An element of a whole cache line, so that chunks are never rounded to lines.
+    let sizing = Sizing::new(64, 1 << 30).map_err(Failure::internal)?;
+    let root = collective.has_root().then_some(Rank(0));
+    let schedule = transport::schedule::schedule(&plan, collective, root, chunks, sizing)
+        .map_err(|error| no_plan(&error))?;
+    // What other software runs is checked as strictly as what we run ourselves.
+    planner::check::schedule(&schedule, transport::schedule::MIN_SLOTS)
+        .map_err(Failure::internal)?;
+    let name = format!(
+        "topod {collective} {} ranks {}",
+        plan.ranks.len(),
+        plan.topology.fingerprint.get(..12).unwrap_or_default()
+    );
+    msccl::write(&schedule, &name).map_err(|error| no_plan(&error))
+}
+
+/// Chunks such that every channel's share, and each rank's part of it, is a whole number of them.
+fn chunks(plan: &Plan, collective: Collective) -> Option<usize> {
+    let ranks = i128::try_from(plan.ranks.len()).ok()?;
+    let shares = plan.channels_of(collective).map(|channel| channel.share.denominator());
+    let least = shares.fold(Some(1_i128), |least, denominator| {
+        let (mut a, mut b) = (least?, denominator);
+        let product = a.checked_mul(b)?;
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        Some(product / a)
+    })?;
+    let chunks = least.checked_mul(ranks)?;
+    usize::try_from(chunks).ok().filter(|chunks| *chunks <= 1 << 20)
+}

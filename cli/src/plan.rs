@@ -1,0 +1,242 @@
+//! `topoctl plan`: channels, what they reach, the proved bound, what limits.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use topology::formats::plan_json;
+use topology::plan::{Candidate, CollectivePlan, LinkPolicy, Pattern, PlanRequest};
+use topology::{Collective, Fraction, Generation, GpuIndex, Plan, Severity, Topology};
+
+use crate::args::{Links, PlanArgs, RequestArgs, TextFormat};
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::size;
+use crate::source::{self, Origin};
+
+pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
+    let origin = source::load(&args.source)?;
+    let (plan, planning_us) = make(&origin, &request(&args.request))?;
+    match args.output {
+        TextFormat::Json => output::print(&plan_json::write(&plan, Some(planning_us)))?,
+        TextFormat::Table => {
+            output::print(&render(&plan, origin.topology.hosts().len(), planning_us))?
+        }
+    }
+    Ok(exit(&plan, &origin.topology))
+}
+
+pub(crate) fn request(args: &RequestArgs) -> PlanRequest {
+    PlanRequest {
+        gpus: args.gpus.as_ref().map(|gpus| gpus.iter().copied().map(GpuIndex).collect()),
+        collectives: args.collective.clone(),
+        size_bytes: args.size,
+        links: match args.links {
+            Links::Auto => LinkPolicy::Auto,
+            Links::All => LinkPolicy::All,
+        },
+    }
+}
+
+/// A checked plan, and the microseconds it took to make.
+pub(crate) fn make(origin: &Origin, request: &PlanRequest) -> Result<(Plan, u64), Failure> {
+    let start = Instant::now();
+    let mut plan = planner::plan(&origin.topology, request)
+        .map_err(|error| Failure::new(Exit::NoPlan, error.to_string()))?;
+    let planning_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    plan.topology.generation = Generation(origin.generation);
+    Ok((plan, planning_us))
+}
+
+/// Partial data comes before degraded: where facts are missing nobody knows how degraded the host is.
+fn exit(plan: &Plan, topology: &Topology) -> Exit {
+    if topology.hosts().iter().any(|host| !host.faults.is_empty()) {
+        Exit::Unknown
+    } else if plan.findings.iter().any(|finding| finding.severity > Severity::Info) {
+        Exit::Degraded
+    } else {
+        Exit::Ok
+    }
+}
+
+fn render(plan: &Plan, hosts: usize, planning_us: u64) -> String {
+    let ranks = plan.ranks.len();
+    let mut text = format!(
+        "{ranks} ranks on {hosts} {}, {} rates, planned in {}.{:03} ms\n\n",
+        if hosts == 1 { "host" } else { "hosts" },
+        plan.topology.rates,
+        planning_us / 1000,
+        planning_us % 1000
+    );
+    text.push_str(&collectives(plan));
+    text.push_str(&limits(plan));
+    text.push_str(&channels(plan));
+    text.push_str(&sizes(plan));
+    list(
+        &mut text,
+        "Findings",
+        plan.findings
+            .iter()
+            .map(|f| format!("{} {}: {}: {}", f.severity, f.code, f.component, f.evidence)),
+    );
+    list(&mut text, "Assumed", plan.assumptions.iter().cloned());
+    text
+}
+
+fn list(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
+    let lines: Vec<String> = lines.collect();
+    if !lines.is_empty() {
+        let _ = writeln!(text, "\n{title}:");
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+}
+
+pub(crate) fn gbps(value: Fraction) -> String {
+    format!("{:.2}", value.to_f64())
+}
+
+fn collectives(plan: &Plan) -> String {
+    let header = [
+        "COLLECTIVE",
+        "ALGORITHM",
+        "CHANNELS",
+        "HEIGHT",
+        "ALGBW GB/s",
+        "BUSBW GB/s",
+        "BOUND GB/s",
+        "OF BOUND",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let ranks = u32::try_from(plan.ranks.len()).unwrap_or(u32::MAX);
+    for (collective, reached) in &plan.collectives {
+        let bound = reached.bound.as_ref().map(|bound| bound.algbw_gbps);
+        let row = match &reached.best {
+            Some(best) => best_row(*collective, best, bound, ranks),
+            None => vec![
+                collective.to_string(),
+                "none".into(),
+                String::new(),
+                String::new(),
+                "-".into(),
+                "-".into(),
+                bound.map(gbps).unwrap_or_default(),
+            ],
+        };
+        rows.push(row);
+    }
+    output::table(&rows)
+}
+
+fn best_row(
+    collective: Collective,
+    best: &Candidate,
+    bound: Option<Fraction>,
+    ranks: u32,
+) -> Vec<String> {
+    let share = match bound {
+        Some(_) if best.optimal => "optimal".into(),
+        Some(bound) if !bound.is_zero() => {
+            format!("{:.1} %", 100.0 * best.algbw_gbps.to_f64() / bound.to_f64())
+        }
+        _ => "no bound".into(),
+    };
+    vec![
+        collective.to_string(),
+        best.algorithm.to_string(),
+        best.channels.to_string(),
+        best.height.to_string(),
+        gbps(best.algbw_gbps),
+        format!("{:.2}", best.algbw_gbps.to_f64() * collective.busbw_factor(ranks)),
+        bound.map_or_else(|| "-".into(), |bound| format!("{} = {bound}", gbps(bound))),
+        share,
+    ]
+}
+
+/// What limits, each reason once with the collectives it limits.
+fn limits(plan: &Plan) -> String {
+    let mut reasons: Vec<(Vec<Collective>, &[String])> = Vec::new();
+    for (collective, CollectivePlan { bound, .. }) in &plan.collectives {
+        let Some(bound) = bound.as_ref().filter(|bound| !bound.limited_by.is_empty()) else {
+            continue;
+        };
+        match reasons.iter_mut().find(|(_, by)| *by == bound.limited_by.as_slice()) {
+            Some((collectives, _)) => collectives.push(*collective),
+            None => reasons.push((vec![*collective], &bound.limited_by)),
+        }
+    }
+    let mut text = String::new();
+    list(
+        &mut text,
+        "Limited by",
+        reasons.iter().map(|(collectives, by)| {
+            let names: Vec<&str> = collectives.iter().map(|c| c.as_str()).collect();
+            format!("{}: {}", names.join(", "), by.join("; "))
+        }),
+    );
+    text
+}
+
+fn channels(plan: &Plan) -> String {
+    let mut rows = vec![
+        ["CHANNEL", "PATTERN", "GB/s", "SHARE", "COLLECTIVES", "RANKS"].map(str::to_owned).to_vec(),
+    ];
+    for channel in &plan.channels {
+        let names: Vec<&str> = channel.collectives.iter().map(|c| c.as_str()).collect();
+        let way = match channel.pattern {
+            Pattern::Ring => {
+                channel.ranks.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ")
+            }
+            Pattern::Tree | Pattern::Pairs => {
+                let edges =
+                    if channel.edges.is_empty() { &channel.reduce_edges } else { &channel.edges };
+                let hops: Vec<String> =
+                    edges.iter().map(|edge| format!("{}>{}", edge.from, edge.to)).collect();
+                match channel.root {
+                    Some(root) => format!("root {root}: {}", hops.join(" ")),
+                    None => hops.join(" "),
+                }
+            }
+        };
+        rows.push(vec![
+            channel.index.to_string(),
+            serde_json::to_value(channel.pattern)
+                .ok()
+                .and_then(|v| v.as_str().map(str::to_owned))
+                .unwrap_or_default(),
+            gbps(channel.gbps),
+            channel.share.to_string(),
+            names.join(","),
+            way,
+        ]);
+    }
+    format!("\n{}", output::table(&rows))
+}
+
+fn sizes(plan: &Plan) -> String {
+    let mut rows = vec![
+        ["COLLECTIVE", "UP TO", "ALGORITHM", "PROTOCOL", "CHANNELS", "PREDICTED us"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for (collective, reached) in &plan.collectives {
+        for choice in &reached.by_size {
+            rows.push(vec![
+                collective.to_string(),
+                if choice.max_bytes == u64::MAX {
+                    "any size".into()
+                } else {
+                    size::display(choice.max_bytes)
+                },
+                choice.algorithm.to_string(),
+                choice.protocol.to_string(),
+                choice.channels.to_string(),
+                choice.predicted_ps.map_or_else(
+                    || "-".into(),
+                    |ps| format!("{:.1}", Fraction::of(ps, 1_000_000).to_f64()),
+                ),
+            ]);
+        }
+    }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", output::table(&rows)) }
+}

@@ -1,0 +1,74 @@
+//! Where a command's topology comes from: recorded files, the daemon, or this host.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use topology::{Snapshot, Topology, formats, lower};
+
+use crate::args::SourceArgs;
+use crate::client;
+use crate::exit::{Exit, Failure};
+
+/// Larger inputs are no recorded machine.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// A topology, and the generation it has at the daemon (0 without one).
+pub(crate) struct Origin {
+    pub(crate) topology: Topology,
+    pub(crate) generation: u64,
+}
+
+/// The topology a command is about.
+pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
+    let (mut hosts, generation) = if !args.from.is_empty() {
+        (read_all(args)?, 0)
+    } else if let Some(published) = client::topology(args.socket.as_deref())? {
+        (published.hosts, published.generation.0)
+    } else {
+        (vec![daemon::probe::probe(&daemon::probe::ProbeConfig::default())], 0)
+    };
+    if args.hosts > 1 {
+        let [host] = hosts.as_slice() else {
+            return Err(Failure::usage(format!(
+                "--hosts copies one host, and {} are given",
+                hosts.len()
+            )));
+        };
+        hosts = vec![host.clone(); usize::from(args.hosts)];
+    }
+    let topology = lower(&hosts, args.rates).map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Origin { topology, generation })
+}
+
+fn read_all(args: &SourceArgs) -> Result<Vec<Snapshot>, Failure> {
+    let mut hosts = Vec::new();
+    for path in &args.from {
+        let bytes = read_bytes(path)?;
+        let read = formats::read(&bytes)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        hosts.extend(read);
+    }
+    Ok(hosts)
+}
+
+/// The bytes of a file, or of stdin for `-`.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
+    let stdin = path == Path::new("-");
+    let named =
+        |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let mut bytes = Vec::new();
+    let reader: Box<dyn Read> = if stdin {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(|e| named(&e))?)
+    };
+    let count = reader.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|e| named(&e))?;
+    if u64::try_from(count).is_ok_and(|count| count > MOST_BYTES) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("{}: larger than {MOST_BYTES} bytes", path.display()),
+        ));
+    }
+    Ok(bytes)
+}
