@@ -69,7 +69,8 @@ fn dependencies_run_one_way() {
     let members = metadata.workspace_packages();
     let names: BTreeSet<&str> = members.iter().map(|package| package.name.as_str()).collect();
     let known: BTreeSet<&str> = MAY_USE.iter().map(|(name, _)| *name).chain(AROUND).collect();
-    assert_eq!(names, known, "a new member needs its place in the tables of this test");
+    let unplaced: Vec<&&str> = names.difference(&known).collect();
+    assert!(unplaced.is_empty(), "{unplaced:?} need their place in the tables of this test");
 
     let may_use: BTreeMap<&str, &[&str]> = MAY_USE.into_iter().collect();
     for package in members {

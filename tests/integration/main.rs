@@ -1,7 +1,9 @@
 //! The one integration binary: everything that takes more than one crate to see.
+#![expect(clippy::print_stdout, reason = "tests say what they skip and what they measured")]
 
 mod architecture;
 mod corpus_formats;
+mod daemon;
 mod deploy;
 mod programs;
 mod transport;

@@ -1,0 +1,8 @@
+//! The daemon as its clients meet it: over a Unix socket, on a recorded machine.
+
+mod binary;
+mod harness;
+mod lifecycle;
+mod plans;
+mod standard_services;
+mod topologies;

@@ -1,0 +1,246 @@
+//! A daemon in this process, on a machine this process may change.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use daemon::machine::MachineSource;
+use daemon::{Config, Notifier, RunError, Signal};
+use proto::v1::plan_service_client::PlanServiceClient;
+use proto::v1::status_service_client::StatusServiceClient;
+use proto::v1::topology_service_client::TopologyServiceClient;
+use proto::{Reason, v1};
+use tempfile::TempDir;
+use tokio::net::UnixDatagram;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use topology::snapshot::{
+    Gpu, GpuLinkKind, GpuLinks, LinkPeer, Nic, NicRole, NumaNode, PciDevice, PciKind, PcieLink,
+    PcieLinkFacts,
+};
+use topology::{Bandwidth, BusId, CpuModel, GpuIndex, RateModel, Snapshot, Source};
+
+/// Longest wait for anything: only a failing test takes as long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn gpu_address(index: u32) -> BusId {
+    BusId::new(0, 0x10 + u8::try_from(index).unwrap(), 0, 0).unwrap()
+}
+
+pub(super) fn gpu_uuid(index: u32) -> String {
+    format!("GPU-00000000-0000-0000-0000-{index:012}")
+}
+
+/// `gpus` GPUs, each joined to each by one NVLink of `gbps`, and one NIC, below one NUMA node.
+pub(super) fn machine(gpus: u32, gbps: u64) -> Snapshot {
+    let gen3x16 = PcieLink { mtps: 8000, width: 16 };
+    let function = |bus_id, kind| PciDevice {
+        bus_id,
+        parent: None,
+        host_bridge: Some("pci0000:00".into()),
+        kind,
+        class: None,
+        vendor: None,
+        device: None,
+        numa_node: Some(0),
+        link: PcieLinkFacts {
+            trained: Some(gen3x16),
+            device_capable: Some(gen3x16),
+            slot_capable: Some(gen3x16),
+        },
+    };
+    let nic_address = BusId::new(0, 0x80, 0, 0).unwrap();
+    let mut snapshot = Snapshot::new(Source::Live);
+    snapshot.numa_nodes.push(NumaNode {
+        id: 0,
+        cpus: Some("0-7".parse().unwrap()),
+        memory_bytes: None,
+        distances: [(0, 10)].into(),
+        cpu: CpuModel::default(),
+    });
+    for index in 0..gpus {
+        snapshot.pci_devices.push(function(gpu_address(index), PciKind::Gpu));
+        let peers = (0..gpus).filter(|peer| *peer != index);
+        snapshot.gpus.push(Gpu {
+            index: GpuIndex(index),
+            bus_id: Some(gpu_address(index)),
+            uuid: Some(gpu_uuid(index)),
+            name: None,
+            compute_capability: Some(70),
+            memory_bytes: None,
+            numa_node: Some(0),
+            cpus: None,
+            links: peers
+                .map(|peer| GpuLinks {
+                    kind: GpuLinkKind::NvLink,
+                    peer: LinkPeer::Gpu(gpu_address(peer)),
+                    count: 1,
+                    rate: Some(Bandwidth::from_mbps(gbps * 1000)),
+                })
+                .collect(),
+            inactive_links: None,
+            c2c: None,
+            gdr: None,
+            mig: None,
+        });
+    }
+    snapshot.pci_devices.push(function(nic_address, PciKind::Nic));
+    snapshot.nics.push(Nic {
+        name: "mlx5_0".into(),
+        bus_id: Some(nic_address),
+        numa_node: Some(0),
+        port: Some(1),
+        mbit: Some(100_000),
+        link_layer: None,
+        up: Some(true),
+        gdr: None,
+        rail: None,
+        role: NicRole::Fabric,
+    });
+    snapshot
+}
+
+pub(super) fn record(path: &Path, snapshot: &Snapshot) {
+    fs::write(path, serde_json::to_vec(snapshot).unwrap()).unwrap();
+}
+
+/// A place for a daemon: its socket, its machine, and who it notifies.
+pub(super) struct Place {
+    folder: TempDir,
+    notified: UnixDatagram,
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let notified = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        Self { folder, notified }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.path("topod.sock")
+    }
+
+    pub(super) fn machine(&self) -> PathBuf {
+        self.path("machine.json")
+    }
+
+    pub(super) fn notify(&self) -> PathBuf {
+        self.path("notify")
+    }
+
+    pub(super) fn config(&self) -> Config {
+        Config {
+            socket: self.socket(),
+            source: MachineSource::Recorded(self.machine()),
+            rates: RateModel::Effective,
+            heartbeat: PATIENCE,
+            drain_limit: PATIENCE,
+        }
+    }
+
+    /// The next notification that has a line beginning with `start`.
+    pub(super) async fn notification(&self, start: &str) -> String {
+        let wait = async {
+            loop {
+                let mut buffer = [0; 4096];
+                let length = self.notified.recv(&mut buffer).await.unwrap();
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if text.lines().any(|line| line.starts_with(start)) {
+                    return text;
+                }
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no notification {start}"))
+    }
+
+    pub(super) async fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket().display()));
+        endpoint.unwrap().connect().await.unwrap()
+    }
+}
+
+/// A running daemon.
+pub(super) struct Daemon {
+    pub(super) place: Place,
+    pub(super) signals: mpsc::Sender<Signal>,
+    pub(super) task: JoinHandle<Result<(), RunError>>,
+    channel: Channel,
+}
+
+impl Daemon {
+    /// Ready, on four GPUs.
+    pub(super) async fn start() -> Self {
+        let place = Place::new();
+        record(&place.machine(), &machine(4, 20));
+        let config = place.config();
+        Self::start_with(place, config).await
+    }
+
+    pub(super) async fn start_with(place: Place, config: Config) -> Self {
+        let (signals, task) = run(&place, config);
+        place.notification("READY=1").await;
+        let channel = place.channel().await;
+        Self { place, signals, task, channel }
+    }
+
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    pub(super) fn topologies(&self) -> TopologyServiceClient<Channel> {
+        TopologyServiceClient::new(self.channel())
+    }
+
+    pub(super) fn plans(&self) -> PlanServiceClient<Channel> {
+        PlanServiceClient::new(self.channel())
+    }
+
+    pub(super) async fn status(&self) -> v1::GetStatusResponse {
+        let mut client = StatusServiceClient::new(self.channel());
+        client.get_status(v1::GetStatusRequest {}).await.unwrap().into_inner()
+    }
+
+    /// Has the daemon read `snapshot` in place of what it read before.
+    pub(super) async fn reload(&self, snapshot: &Snapshot) {
+        record(&self.place.machine(), snapshot);
+        self.signals.send(Signal::Reload).await.unwrap();
+    }
+
+    /// Asks it to end and waits until it has; the place remains.
+    pub(super) async fn stop(self) -> (Result<(), RunError>, Place) {
+        let Self { place, signals, task, channel } = self;
+        signals.send(Signal::Terminate).await.unwrap();
+        drop(channel);
+        let ended = timeout(PATIENCE, task).await.expect("the daemon ends").unwrap();
+        (ended, place)
+    }
+}
+
+/// Starts a daemon and waits for nothing.
+pub(super) fn run(
+    place: &Place,
+    config: Config,
+) -> (mpsc::Sender<Signal>, JoinHandle<Result<(), RunError>>) {
+    let (signals, received) = mpsc::channel(4);
+    let notifier = Notifier::to(place.notify().as_os_str()).unwrap();
+    (signals, tokio::spawn(daemon::run(config, received, notifier)))
+}
+
+#[track_caller]
+pub(super) fn check_refused<T: std::fmt::Debug>(
+    result: Result<T, Status>,
+    code: Code,
+    reason: Reason,
+) -> Status {
+    let status = result.expect_err("the call is refused");
+    assert_eq!((status.code(), Reason::of(&status)), (code, Some(reason)), "{status}");
+    status
+}
