@@ -52,6 +52,7 @@ fn host(root: &Root, cpuinfo: &CpuInfo) -> HostFacts {
         hypervisor: cpuinfo.hypervisor,
         kernel: live(System::kernel_version().ok())
             .or_else(|| file("proc/sys/kernel/osrelease"))
+            .or_else(|| parse_kernel_version(&file("proc/version")?))
             .filter(told),
         driver: file("proc/driver/nvidia/version")
             .and_then(|text| parse_driver_version(&text))
@@ -69,6 +70,12 @@ fn parse_driver_version(text: &str) -> Option<String> {
             && word.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
     line.split_whitespace().find(version).map(Into::into)
+}
+
+/// The release in `Linux version 5.15.0-1 (builder) (gcc ...`, which recorders keep more often than the file that
+/// has it alone.
+fn parse_kernel_version(text: &str) -> Option<String> {
+    text.strip_prefix("Linux version ")?.split_whitespace().next().map(Into::into)
 }
 
 fn nodes(root: &Root, report: &Report<CpuPart>) -> Vec<NumaNode> {
@@ -219,6 +226,7 @@ fn arch_of_uname(machine: &str) -> Option<CpuArch> {
 pub(super) fn fuzz(text: &str) {
     let _ = parse_cpuinfo(text);
     let _ = parse_driver_version(text);
+    let _ = parse_kernel_version(text);
     let _ = parse_mem_total(text);
     let _ = parse_distances(text, &[0, 1]);
 }
@@ -268,6 +276,13 @@ mod tests {
         );
         check("GCC version: 12.2.0\n", None);
         check("", None);
+    }
+
+    #[test]
+    fn kernel_versions() {
+        let version = parse_kernel_version("Linux version 5.15.0-1 (a@b) (gcc 12)");
+        assert_eq!(version.as_deref(), Some("5.15.0-1"));
+        assert_eq!(parse_kernel_version("version 5"), None);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Symbolic links are followed the way a process with that root would: relative ones from where they lie, absolute
 //! ones from the root, and `..` never leads above it. So a recorded tree cannot point at this host's files.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,11 +19,13 @@ const MOST_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     base: PathBuf,
+    /// Directories with their links followed: a probe reads a dozen files of each.
+    resolved: RefCell<BTreeMap<String, PathBuf>>,
 }
 
 impl Root {
     pub(super) fn new(base: &Path) -> Self {
-        Self { base: base.into() }
+        Self { base: base.into(), resolved: RefCell::default() }
     }
 
     /// Whether this is the running host's own root.
@@ -79,10 +83,22 @@ impl Root {
 
     /// The path with every link followed.
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
+        let Some((dir, name)) = path.rsplit_once('/') else {
+            return self.follow(PathBuf::new(), path);
+        };
+        if let Some(dir) = self.resolved.borrow().get(dir).cloned() {
+            return self.follow(dir, name);
+        }
+        let place = self.follow(PathBuf::new(), dir)?;
+        self.resolved.borrow_mut().insert(dir.into(), place.clone());
+        self.follow(place, name)
+    }
+
+    /// Where `path` leads from `place`, which has no links.
+    fn follow(&self, mut place: PathBuf, path: &str) -> io::Result<PathBuf> {
         let components =
             |path: &str| -> Vec<String> { path.split('/').rev().map(Into::into).collect() };
         let mut ahead = components(path);
-        let mut place = PathBuf::new();
         let mut links = 0;
         while let Some(component) = ahead.pop() {
             match component.as_str() {
