@@ -52,7 +52,8 @@ pub(super) struct Clock {
 pub(super) struct Running<T> {
     apart: Apart,
     clock: Clock,
-    deadline: Instant,
+    /// `None` is beyond what the clock can tell.
+    deadline: Option<Instant>,
     state: State<T>,
 }
 
@@ -71,7 +72,7 @@ impl Apart {
         read: impl FnOnce(&Report<T>) + Send + 'static,
     ) -> Running<T> {
         let clock = Clock::new(self.live);
-        let deadline = Instant::now() + self.limit;
+        let deadline = Instant::now().checked_add(self.limit);
         let (to, from) = mpsc::channel();
         let report = Report { probe: self.probe, clock, to };
         let alive = Arc::new(());
@@ -119,7 +120,12 @@ impl<T> Running<T> {
         let mut parts = Vec::new();
         let mut calling = apart.subject.display().to_string();
         loop {
-            match from.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let message = match left {
+                Some(left) => from.recv_timeout(left),
+                None => from.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match message {
                 Ok(Message::Calling(call)) => calling = call,
                 Ok(Message::Part(part)) => parts.push(part),
                 Ok(Message::Fault(fault)) => faults.push(fault),
@@ -214,7 +220,7 @@ mod tests {
     #[test]
     fn tells_everything() {
         let mut faults = Vec::new();
-        let running = apart("a", Duration::from_secs(60)).start(|report| {
+        let running = apart("a", Duration::MAX).start(|report| {
             report.part(1);
             report.fault("file", "unreadable: no");
             report.part(2);
