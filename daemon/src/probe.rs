@@ -21,6 +21,7 @@ mod apart;
 mod assemble;
 mod cpu;
 mod gpu;
+mod gpudirect;
 mod kind;
 mod locality;
 mod nic;

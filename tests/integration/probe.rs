@@ -1,6 +1,8 @@
 //! The probe over recorded trees of real machines, and over bytes of no machine at all.
 #![expect(clippy::print_stdout, reason = "tests say what they count and what they skip")]
 
+mod nvml;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

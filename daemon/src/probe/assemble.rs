@@ -27,8 +27,10 @@ pub(super) struct Parts {
 
 /// Fills the snapshot.
 pub(super) fn assemble(parts: Parts, snapshot: &mut Snapshot) {
+    let mut gpudirect = None;
     for part in parts.cpu {
         match part {
+            CpuPart::GpuDirect(possible) => gpudirect = Some(possible),
             CpuPart::Host(host) => snapshot.host = host,
             CpuPart::Node(node) => snapshot.numa_nodes.push(node),
         }
@@ -51,8 +53,8 @@ pub(super) fn assemble(parts: Parts, snapshot: &mut Snapshot) {
 
     snapshot.numa_nodes.sort_by_key(|node: &NumaNode| node.id);
     let locality = Locality { functions: &functions, nodes: &snapshot.numa_nodes };
-    let (gpus, gpu_faults) = gpus(facts, locality, parts.clock);
-    let nics = nics(&ports, &default_route, locality);
+    let (gpus, gpu_faults) = gpus(facts, locality, gpudirect, parts.clock);
+    let nics = nics(&ports, &default_route, locality, gpudirect);
     let nic_functions = ports.iter().filter_map(|port| port.bus_id).collect();
     let (pci_devices, pci_faults) = pci_devices(&functions, &nic_functions);
     snapshot.gpus = gpus;
@@ -121,7 +123,12 @@ fn pci_devices(
     (devices, faults)
 }
 
-fn nics(ports: &[NicPort], default_route: &BTreeSet<String>, locality: Locality<'_>) -> Vec<Nic> {
+fn nics(
+    ports: &[NicPort],
+    default_route: &BTreeSet<String>,
+    locality: Locality<'_>,
+    gpudirect: Option<bool>,
+) -> Vec<Nic> {
     let candidates: Vec<Candidate<'_>> = ports
         .iter()
         .map(|port| {
@@ -140,7 +147,7 @@ fn nics(ports: &[NicPort], default_route: &BTreeSet<String>, locality: Locality<
             mbit: port.mbit,
             link_layer: port.link_layer,
             up: port.up,
-            gdr: None,
+            gdr: if port.rdma { gpudirect } else { Some(false) },
             rail: None,
             role,
         }

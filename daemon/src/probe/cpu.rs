@@ -11,6 +11,7 @@ use topology::snapshot::{HostFacts, NumaNode};
 use topology::{CpuArch, CpuList, CpuModel};
 
 use super::apart::Report;
+use super::gpudirect;
 use super::root::{Root, words};
 
 const NODES: &str = "sys/devices/system/node";
@@ -19,6 +20,8 @@ const NODES: &str = "sys/devices/system/node";
 pub(super) enum CpuPart {
     /// The host as a whole; the GPU driver is the NVML probe's to tell, this one has what the kernel module says.
     Host(HostFacts),
+    /// Whether GPUs and NICs can do GPUDirect RDMA.
+    GpuDirect(bool),
     /// A NUMA node.
     Node(NumaNode),
 }
@@ -31,7 +34,11 @@ pub(super) fn read(root: &Root, report: &Report<CpuPart>) {
             CpuInfo::default()
         }
     };
-    report.part(CpuPart::Host(host(root, &cpuinfo)));
+    let host = host(root, &cpuinfo);
+    if let Some(possible) = gpudirect::read(root, host.kernel.as_deref()) {
+        report.part(CpuPart::GpuDirect(possible));
+    }
+    report.part(CpuPart::Host(host));
     let live_arch = root.is_live().then(|| arch_of_uname(&System::cpu_arch())).flatten();
     for mut node in nodes(root, report) {
         node.cpu = cpuinfo.model_of(node.cpus.as_ref());

@@ -52,6 +52,7 @@ impl NvmlFacts {
 pub(super) fn gpus(
     facts: NvmlFacts,
     locality: Locality<'_>,
+    gpudirect: Option<bool>,
     clock: Clock,
 ) -> (Vec<Gpu>, Vec<Fault>) {
     let mut faults = Vec::new();
@@ -103,7 +104,7 @@ pub(super) fn gpus(
                 "absent: NVML lists this GPU, the PCI tree does not",
             ));
         }
-        gpus.push(from_nvml(gpu, &told, locality));
+        gpus.push(Gpu { gdr: gpudirect, ..from_nvml(gpu, &told, locality) });
     }
     gpus.sort_by_key(|gpu| gpu.index);
     (gpus, faults)
@@ -226,7 +227,7 @@ mod tests {
         let functions =
             functions.iter().map(|(bus_id, vendor)| (id(bus_id), pci_gpu(*vendor))).collect();
         let locality = Locality { functions: &functions, nodes: &[] };
-        let (gpus, found) = gpus(NvmlFacts::new(parts), locality, Clock::new(false));
+        let (gpus, found) = gpus(NvmlFacts::new(parts), locality, None, Clock::new(false));
         let gpus: Vec<_> =
             gpus.iter().map(|gpu| (gpu.index.0, gpu.bus_id.unwrap().to_string())).collect();
         let gpus: Vec<_> = gpus.iter().map(|(index, id)| (*index, id.as_str())).collect();

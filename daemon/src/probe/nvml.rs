@@ -248,16 +248,15 @@ impl<'nvml> Asker<'_, 'nvml> {
         }
     }
 
-    /// Makes a call about something not every GPU has: that it has none is `absent`, and no fault.
+    /// Makes a call about something not every GPU or driver has; not to have it is no fault.
     fn ask_feature<T>(
         &mut self,
         call: &str,
-        absent: Option<T>,
         make: impl FnOnce(&Device<'nvml>) -> Result<T, NvmlError>,
     ) -> Option<T> {
         match self.try_ask(call, make)? {
             Ok(value) => Some(value),
-            Err(error) if lacks(&error) => absent,
+            Err(error) if lacks(&error) => None,
             Err(error) => {
                 self.report.fault(self.place(call), words(&error));
                 None
@@ -303,9 +302,8 @@ fn gpu(nvml: &Nvml, index: u32, report: &Report<NvmlPart>) -> Option<NvmlGpu> {
         }),
         memory_bytes: memory(&mut asker),
         // 1 is "enabled" (NVML_DEVICE_MIG_ENABLE). A GPU without MIG has it off.
-        mig: asker.ask_feature("nvmlDeviceGetMigMode()", Some(false), |device| {
-            Ok(device.mig_mode()?.current == 1)
-        }),
+        mig: asker
+            .ask_feature("nvmlDeviceGetMigMode()", |device| Ok(device.mig_mode()?.current == 1)),
         nodes: nodes(&mut asker),
         cpus: cpus(&mut asker),
         c2c: c2c(&mut asker),
@@ -334,15 +332,14 @@ fn memory(asker: &mut Asker<'_, '_>) -> Option<u64> {
 
 fn nodes(asker: &mut Asker<'_, '_>) -> Vec<u32> {
     let call = "nvmlDeviceGetMemoryAffinity()";
-    let mask = asker.ask_feature(call, Some(Vec::new()), |device| {
-        device.memory_affinity(NODE_WORDS, NVML_AFFINITY_SCOPE_NODE)
-    });
+    let mask = asker
+        .ask_feature(call, |device| device.memory_affinity(NODE_WORDS, NVML_AFFINITY_SCOPE_NODE));
     bits(&mask.unwrap_or_default())
 }
 
 fn cpus(asker: &mut Asker<'_, '_>) -> Option<CpuList> {
     let call = "nvmlDeviceGetCpuAffinityWithinScope()";
-    let mask = asker.ask_feature(call, Some(Vec::new()), |device| {
+    let mask = asker.ask_feature(call, |device| {
         device.cpu_affinity_within_scope(CPU_WORDS, NVML_AFFINITY_SCOPE_NODE)
     });
     let cpus = bits(&mask?);
@@ -363,7 +360,7 @@ fn bits(words: &[std::ffi::c_ulong]) -> Vec<u32> {
 fn links(asker: &mut Asker<'_, '_>) -> (Vec<NvLink>, Option<u32>) {
     let count =
         |device: &Device<'_>| ffi::field(device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
-    let told = asker.ask_feature("nvmlDeviceGetFieldValues(NVLINK_LINK_COUNT)", None, count);
+    let told = asker.ask_feature("nvmlDeviceGetFieldValues(NVLINK_LINK_COUNT)", count);
     let told =
         told.filter(|count| *count <= MOST_LINKS).and_then(|count| u32::try_from(count).ok());
     // Drivers that do not tell have no device with more links than the binding knows.
@@ -390,14 +387,15 @@ fn links(asker: &mut Asker<'_, '_>) -> (Vec<NvLink>, Option<u32>) {
 
 fn active_link(asker: &mut Asker<'_, '_>, link: u32) -> NvLink {
     let call = format!("nvmlDeviceGetNvLinkRemoteDeviceType({link})");
-    let remote = asker
-        .ask_feature(&call, None, |device| ffi::remote_device_type(device, link))
-        .map_or(Remote::Unknown, |kind| match kind {
+    let remote = asker.ask_feature(&call, |device| ffi::remote_device_type(device, link)).map_or(
+        Remote::Unknown,
+        |kind| match kind {
             TYPE_GPU => Remote::Gpu,
             TYPE_SWITCH => Remote::Switch,
             TYPE_IBM_NPU => Remote::Cpu,
             _ => Remote::Unknown,
-        });
+        },
+    );
     let call = format!("nvmlDeviceGetNvLinkRemotePciInfo_v2({link})");
     let remote_pci = asker.ask(&call, |device| device.link_wrapper_for(link).remote_pci_info());
     // For a switch in another chassis it says `ffffffff:ffff:ff`, or nothing but zeros.
@@ -419,11 +417,10 @@ fn rate(asker: &mut Asker<'_, '_>, link: u32) -> Option<Bandwidth> {
     let speed =
         |device: &Device<'_>| ffi::field(device, field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
     // 2 TB/s on one link is no speed.
-    let speed = asker.ask_feature(&call, None, speed).filter(|mbps| (1..2_000_000).contains(mbps));
+    let speed = asker.ask_feature(&call, speed).filter(|mbps| (1..2_000_000).contains(mbps));
     speed.map(Bandwidth::from_mbps).or_else(|| {
         let call = format!("nvmlDeviceGetNvLinkVersion({link})");
-        let version =
-            asker.ask_feature(&call, None, |device| device.link_wrapper_for(link).version())?;
+        let version = asker.ask_feature(&call, |device| device.link_wrapper_for(link).version())?;
         nominal_mbps(version).map(Bandwidth::from_mbps)
     })
 }
@@ -443,7 +440,7 @@ fn nominal_mbps(version: u32) -> Option<u64> {
 fn c2c(asker: &mut Asker<'_, '_>) -> Option<C2c> {
     let read = |asker: &mut Asker<'_, '_>, name: &str, field: u32, scope: u32| {
         let call = format!("nvmlDeviceGetFieldValues({name}, {scope})");
-        asker.ask_feature(&call, None, |device| ffi::field(device, field, scope))
+        asker.ask_feature(&call, |device| ffi::field(device, field, scope))
     };
     let count = read(asker, "C2C_LINK_COUNT", field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0)?;
     let mut rates = Vec::new();

@@ -31,6 +31,11 @@ pub(super) fn roles(
         .filter(|(_, (role, _))| *role == NicRole::Fabric)
         .filter_map(|(p, _)| p.model)
         .collect();
+    let fabric_of = |layer: LinkLayer| {
+        let fabric = ports.iter().zip(&own).filter(|(_, (role, _))| *role == NicRole::Fabric);
+        fabric.filter(|(p, _)| p.port.link_layer == Some(layer)).count()
+    };
+    let infiniband_prevails = fabric_of(LinkLayer::Infiniband) > fabric_of(LinkLayer::Ethernet);
     let any_fabric = own.iter().any(|(role, _)| *role == NicRole::Fabric);
     let by_siblings = |(p, own): (&Candidate<'_>, (NicRole, &'static str))| {
         let down = p.port.up == Some(false);
@@ -41,6 +46,12 @@ pub(super) fn roles(
             }
             (NicRole::Unknown, _) if any_fabric && !p.port.rdma => {
                 (NicRole::Other, "no RDMA, beside ports that have it")
+            }
+            // The two do not reach each other: Ethernet beside more InfiniBand is for storage and the front end.
+            (NicRole::Fabric, _)
+                if infiniband_prevails && p.port.link_layer == Some(LinkLayer::Ethernet) =>
+            {
+                (NicRole::Other, "Ethernet, beside more ports of InfiniBand")
             }
             own => own,
         }
@@ -123,6 +134,15 @@ mod tests {
         // A socket nobody plugged a cable into, beside a fabric.
         let unused = NicPort { rdma: false, ..down };
         check(&[port("a", 400_000), unused], "", &[Fabric, Other]);
+    }
+
+    #[test]
+    fn ethernet_beside_infiniband() {
+        let ib = |name| NicPort { link_layer: Some(LinkLayer::Infiniband), ..port(name, 200_000) };
+        let roce = port("c", 200_000);
+        check(&[ib("a"), ib("b"), roce.clone()], "", &[Fabric, Fabric, Other]);
+        // As many of both say nothing.
+        check(&[ib("a"), roce], "", &[Fabric, Fabric]);
     }
 
     #[test]
