@@ -130,8 +130,11 @@ fn drawn_from_pci(index: GpuIndex, bus_id: BusId, locality: Locality<'_>) -> Gpu
 
 fn from_nvml(gpu: NvmlGpu, gpus: &BTreeSet<BusId>, locality: Locality<'_>) -> Gpu {
     let by_pci = || locality.node_of(gpu.bus_id?);
-    // A mask of several nodes names none of them as the near one.
-    let by_memory = || <[u32; 1]>::try_from(gpu.nodes.as_slice()).ok().map(|[node]| node);
+    // A mask names the near node where it has one and leaves out another.
+    let by_memory = || match gpu.nodes.as_slice() {
+        [node] if locality.nodes.len() != 1 => Some(*node),
+        _ => None,
+    };
     let by_cpus = || gpu.cpus.as_ref().and_then(|cpus| locality.node_of_cpus(cpus));
     let numa_node = by_memory().or_else(by_cpus).or_else(by_pci);
     let cpus = gpu.cpus.clone().or_else(|| locality.cpus_of(gpu.bus_id?));

@@ -31,10 +31,11 @@ impl Locality<'_> {
         None
     }
 
-    /// The one node that has all these CPUs. A device of unknown place lists the CPUs of the whole host, which
-    /// lie in one node only where there is just one.
+    /// The one node that has all these CPUs. A device of unknown place lists the CPUs of the whole host; so where
+    /// only one node has CPUs, a list tells nothing.
     pub(super) fn node_of_cpus(self, cpus: &CpuList) -> Option<u32> {
-        if cpus.is_empty() {
+        let told = |node: &&NumaNode| node.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+        if cpus.is_empty() || self.nodes.iter().filter(told).count() < 2 {
             return None;
         }
         let holds = |node: &&NumaNode| {
@@ -106,5 +107,18 @@ mod tests {
         check(&[("01:00.0", Some("00:01.0"), None, "0-7")], None);
         check(&[("01:00.0", Some("01:00.0"), None, "0-7")], None);
         check(&[], None);
+    }
+
+    #[test]
+    fn on_a_host_of_one_node_a_list_tells_nothing() {
+        let node = NumaNode {
+            id: 0,
+            cpus: Some(CpuList::from_cpus([0, 1])),
+            memory_bytes: None,
+            distances: BTreeMap::new(),
+            cpu: CpuModel::default(),
+        };
+        let locality = Locality { functions: &BTreeMap::new(), nodes: &[node] };
+        assert_eq!(locality.node_of_cpus(&CpuList::from_cpus([0, 1])), None);
     }
 }
