@@ -212,7 +212,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) ranks: u32,
     /// Sizes in bytes: FROM:TO:FACTOR, or a list such as 8,1KiB,64MiB.
-    #[arg(long, value_name = "SIZES", default_value = "8:64M:8")]
+    #[arg(long, value_name = "SIZES", default_value = "8,64,512,4K,32K,256K,2M,16M,64M")]
     pub(crate) sizes: crate::size::Sizes,
     /// Which link carries the data.
     #[arg(long, value_enum, default_value = "shm")]

@@ -1,13 +1,11 @@
 //! Asking the daemon.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use proto::{PlanQuery, Published, v1};
 use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 use topology::Plan;
 
 use crate::exit::{Exit, Failure};
@@ -85,17 +83,11 @@ fn block_on<T>(
         };
         // Connecting by hand first gives the operating system's own words where that fails.
         drop(UnixStream::connect(socket).await.map_err(|error| unreachable(&error))?);
-        let path = socket.to_path_buf();
-        let connector = tower::service_fn(move |_: Uri| {
-            let path = path.clone();
-            async move { Ok::<_, io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
-        });
-        // The address is never resolved: the connector goes to the socket.
-        let endpoint = Endpoint::from_static("http://topod.invalid").timeout(CALL_LIMIT);
-        let channel = endpoint
-            .connect_with_connector(connector)
-            .await
+        let absolute = std::path::absolute(socket).map_err(|error| unreachable(&error))?;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", absolute.display()))
             .map_err(|error| unreachable(&error))?;
+        let channel =
+            endpoint.timeout(CALL_LIMIT).connect().await.map_err(|error| unreachable(&error))?;
         call(channel).await.map(tonic::Response::into_inner).map_err(|status| refused(&status))
     })
 }

@@ -171,7 +171,13 @@ fn limits(plan: &Plan) -> String {
         "Limited by",
         reasons.iter().map(|(collectives, by)| {
             let names: Vec<&str> = collectives.iter().map(|c| c.as_str()).collect();
-            format!("{}: {}", names.join(", "), by.join("; "))
+            // A symmetric machine is limited in every device alike: two of them say it.
+            let more = if by.len() > 2 {
+                format!("; and {} more alike", by.len() - 2)
+            } else {
+                String::new()
+            };
+            format!("{}: {}{more}", names.join(", "), by[..by.len().min(2)].join("; "))
         }),
     );
     text

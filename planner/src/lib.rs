@@ -5,6 +5,7 @@
 extern crate alloc;
 
 pub mod assemble;
+mod balance;
 pub mod bound;
 pub mod check;
 pub mod concurrent_flow;
@@ -17,12 +18,11 @@ pub mod packing;
 pub mod pairs;
 pub mod plan_error;
 pub mod rings;
+mod routes;
 pub mod simplex;
 pub mod splitting;
 pub mod trees;
 pub mod weighted;
-mod balance;
-mod routes;
 
 pub use assemble::plan;
 pub use plan_error::PlanError;

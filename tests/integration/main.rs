@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, reason = "tests say what they skip and what they measured")]
 
 mod architecture;
+mod cli;
 mod corpus_formats;
 mod daemon;
 mod deploy;

@@ -12,6 +12,12 @@ pub(crate) fn topod() -> &'static Path {
     BUILT.get_or_init(|| build("topod"))
 }
 
+/// The topoctl binary.
+pub(crate) fn topoctl() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("topoctl"))
+}
+
 /// Builds a program of the workspace the way the tests themselves were built: as part of the whole, so that features
 /// unify alike and nothing is compiled twice, and with the same profile, told by the folder this binary lies in.
 fn build(name: &str) -> PathBuf {

@@ -1,0 +1,262 @@
+//! topoctl as its users run it: a process, its output, its exit code.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use topology::{Collective, Rank, formats, msccl, nccl_graph};
+
+mod corpus;
+
+/// Four GPUs in a ring of links both ways, as a link graph.
+const SQUARE: &str = r#"{"schema_version":1,"name":"square","gpus":["a","b","c","d"],"switches":[],
+"links":[["a","b",10],["b","a",10],["b","c",10],["c","b",10],["c","d",10],["d","c",10],["d","a",10],["a","d",10]]}"#;
+
+/// Two GPUs that nothing joins.
+const APART: &str =
+    r#"{"schema_version":1,"name":"apart","gpus":["a","b"],"switches":[],"links":[]}"#;
+
+/// A healthy pair, and the same with one link lost on one side.
+const PAIR: &str = r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
+<pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80"><nvlink target="0000:02:00.0" count="4"/></gpu></pci>
+<pci busid="0000:02:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80"><nvlink target="0000:01:00.0" count="4"/></gpu></pci>
+</cpu></system>"#;
+
+fn topoctl(arguments: &[&str], stdin: &str) -> Output {
+    let mut process = Command::new(crate::programs::topoctl())
+        .args(arguments)
+        .env_remove("TOPOD_SOCKET")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("topoctl starts");
+    // A command that reads no stdin may be gone before it is written.
+    let _ = process.stdin.take().expect("piped").write_all(stdin.as_bytes());
+    process.wait_with_output().expect("topoctl ends")
+}
+
+/// Runs and compares the exit code; what went to stdout.
+#[track_caller]
+fn check(arguments: &[&str], stdin: &str, exit: i32) -> String {
+    let output = topoctl(arguments, stdin);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {stderr}");
+    if exit == 2 || exit == 6 || exit == 7 {
+        assert!(output.stdout.is_empty(), "{arguments:?}: data on stdout beside a failure");
+        assert!(!stderr.trim().is_empty(), "{arguments:?}: a failure without a word");
+    }
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[track_caller]
+fn check_json(arguments: &[&str], stdin: &str, exit: i32) -> Value {
+    serde_json::from_str(&check(arguments, stdin, exit)).expect("JSON")
+}
+
+fn dgx1v() -> String {
+    crate::workspace_root().join("tests/fixtures/dgx1v/snapshot.json").display().to_string()
+}
+
+#[test]
+fn exit_codes() {
+    check(&["show", "--from", "-"], SQUARE, 0);
+    check(&["show", "--from", "no/such/file"], "", 2);
+    check(&["show", "--from", "-"], "neither this nor that", 2);
+    check(&["show", "--no-such-flag"], "", 2);
+    check(&["explain", "--from", "-", "a", "z"], SQUARE, 2);
+    check(&["plan", "--from", "-", "--collective", "allreduce"], SQUARE, 2);
+    check(&["show", "--from", "-", "--hosts", "0"], SQUARE, 2);
+    check(&["plan", "--from", "-"], APART, 7);
+    check(&["plan", "--from", "-", "--gpus", "0,9"], SQUARE, 7);
+    check(&["check", "--from", "-"], PAIR, 0);
+    let lost = PAIR.replacen("count=\"4\"", "count=\"3\"", 1);
+    check(&["check", "--from", "-"], &lost, 3);
+    check(&["check", "--from", "-", "--fail-on", "critical"], &lost, 0);
+    check(&["check", "--from", "-", "-o", "nagios"], &lost, 1);
+    // A width nobody states is a fact not read, and a fact not read is never good.
+    check(
+        &["check", "--from", "-"],
+        &PAIR.replacen(" link_width=\"16\"", " link_width=\"odd\"", 1),
+        5,
+    );
+    check(&["status", "--socket", "/no/such/socket"], "", 6);
+    check(&["show", "--socket", "/no/such/socket"], "", 6);
+    assert!(check(&["--help"], "", 0).contains("Exit codes"));
+}
+
+#[test]
+fn a_dgx1v_has_its_known_rings() {
+    let plan = check_json(&["plan", "--from", &dgx1v(), "-o", "json"], "", 0);
+    let rings: Vec<(f64, Vec<u64>)> = plan["channels"]
+        .as_array()
+        .expect("channels")
+        .iter()
+        .filter(|channel| channel["pattern"] == "ring")
+        .map(|channel| {
+            let ranks = channel["ranks"]
+                .as_array()
+                .expect("ranks")
+                .iter()
+                .filter_map(Value::as_u64)
+                .collect();
+            (channel["gbps"].as_f64().expect("a rate"), ranks)
+        })
+        .collect();
+    assert_eq!(rings.iter().map(|(gbps, _)| gbps).sum::<f64>(), 120.0, "{rings:?}");
+    for collective in ["all-gather", "all-reduce"] {
+        assert_eq!(plan["collectives"][collective]["best"]["optimal"], true, "{collective}");
+    }
+    assert_eq!(plan["collectives"]["all-reduce"]["bound"]["exact"], "480/7");
+    assert_eq!(plan["collectives"]["all-gather"]["bound"]["exact"], "960/7");
+}
+
+#[test]
+fn equal_inputs_give_equal_plans() {
+    let plan = || {
+        let mut plan = check_json(&["plan", "--from", &dgx1v(), "-o", "json"], "", 0);
+        plan.as_object_mut().expect("an object").remove("planning_us");
+        plan.to_string()
+    };
+    assert_eq!(plan(), plan());
+}
+
+#[test]
+fn a_plan_file_is_verified_and_a_changed_one_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("plan.json");
+    let text = check(&["plan", "--from", &dgx1v(), "-o", "json"], "", 0);
+    let verify = |text: &str, exit| {
+        fs::write(&file, text).expect("written");
+        check(&["verify", &file.display().to_string(), "--from", &dgx1v()], "", exit)
+    };
+    assert!(verify(&text, 0).starts_with("valid"));
+    let mut plan: Value = serde_json::from_str(&text).expect("JSON");
+    plan["channels"][0]["share"] = "1/2".into();
+    assert!(verify(&plan.to_string(), 4).starts_with("not valid"));
+    let mut plan: Value = serde_json::from_str(&text).expect("JSON");
+    plan["channels"][0]["edges"][0]["to"] = 7.into();
+    assert!(verify(&plan.to_string(), 4).starts_with("not valid"));
+    verify("{}", 2);
+}
+
+#[test]
+fn pictures_name_every_device() {
+    for format in ["dot", "svg"] {
+        let picture = check(&["show", "--from", &dgx1v(), "-o", format], "", 0);
+        for name in ["GPU0", "GPU7", "numa0", "numa1", "fabric"] {
+            assert!(picture.contains(name), "{format}: {name}");
+        }
+    }
+    let yaml = check(&["show", "--from", &dgx1v(), "-o", "yaml"], "", 0);
+    assert!(yaml.contains("schema_version: 1"), "{yaml}");
+}
+
+#[test]
+fn explain_names_the_limit() {
+    let explanation =
+        check_json(&["explain", "--from", &dgx1v(), "GPU0", "GPU7", "-o", "json"], "", 0);
+    assert_eq!(explanation["class"], "SYS");
+    let limit =
+        usize::try_from(explanation["limiting_hop"].as_u64().expect("a hop")).expect("small");
+    assert_eq!(explanation["hops"][limit]["kind"], "socket link");
+    let direct = check_json(&["explain", "--from", &dgx1v(), "GPU0", "GPU3", "-o", "json"], "", 0);
+    assert_eq!(direct["class"], "NV2");
+}
+
+#[test]
+fn a_snapshot_shows_the_same_machine() {
+    let show = |arguments: &[&str], stdin: &str| check_json(arguments, stdin, 0);
+    let snapshot = check(&["snapshot", "--from", "-"], PAIR, 0);
+    let direct = show(&["show", "--from", "-", "-o", "json"], PAIR);
+    assert_eq!(direct, show(&["show", "--from", "-", "-o", "json"], &snapshot));
+}
+
+#[test]
+fn every_element_of_a_benchmark_is_right() {
+    for (ranks, transport) in [("2", "shm"), ("4", "tcp"), ("8", "shm")] {
+        let arguments = [
+            "bench",
+            "all-reduce",
+            "--ranks",
+            ranks,
+            "--transport",
+            transport,
+            "--from",
+            &dgx1v(),
+            "--sizes",
+            "8,4000,1MiB",
+            "--min-time",
+            "1",
+            "-o",
+            "json",
+        ];
+        let report = check_json(&arguments, "", 0);
+        let results = report["results"].as_array().expect("results");
+        assert_eq!(results.len(), 3);
+        for result in results {
+            assert_eq!(result["wrong"], 0, "{ranks} ranks over {transport}: {result}");
+            assert!(
+                result["operations"].as_u64() >= Some(5) && result["time_us"].as_f64() > Some(0.0),
+                "{result}"
+            );
+        }
+    }
+    check(&["bench", "all-reduce", "--ranks", "9", "--from", &dgx1v()], "", 7);
+    check(&["bench", "all-reduce", "--sizes", "6", "--from", &dgx1v()], "", 2);
+}
+
+#[test]
+fn exports_are_read_back() {
+    let graph = check(&["export", "--format", "nccl-graph", "--from", &dgx1v()], "", 0);
+    let file = nccl_graph::read(graph.as_bytes()).expect("NCCL's dialect");
+    let ring = &file.graphs[0];
+    assert_eq!((ring.channels.len(), ring.speed_intra.to_string().as_str()), (6, "20"));
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        let text = check(
+            &[
+                "export",
+                "--format",
+                "msccl",
+                "--collective",
+                collective.as_str(),
+                "--from",
+                &dgx1v(),
+            ],
+            "",
+            0,
+        );
+        let schedule = msccl::read(text.as_bytes()).expect("MSCCL's XML");
+        planner::check::schedule(&schedule, 2).expect("a schedule that gives the right result");
+    }
+    let text = check(
+        &["export", "--format", "msccl", "--collective", "broadcast", "--from", &dgx1v()],
+        "",
+        0,
+    );
+    let mut schedule = msccl::read(text.as_bytes()).expect("MSCCL's XML");
+    schedule.root = Some(Rank(0));
+    planner::check::schedule(&schedule, 2).expect("a schedule that gives the right result");
+}
+
+/// A folder of the corpus; `None`, said aloud, where the corpus is absent.
+fn corpus(folder: &str) -> Option<Vec<PathBuf>> {
+    let root = std::env::var_os("TOPOD_CORPUS")
+        .map_or_else(|| crate::workspace_root().join("../shared/corpus"), PathBuf::from);
+    let Ok(entries) = fs::read_dir(root.join(folder)) else {
+        eprintln!("skipped: no corpus at {}", root.display());
+        return None;
+    };
+    let mut files: Vec<PathBuf> =
+        entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{folder} is empty");
+    Some(files)
+}
+
+/// The snapshots of a file, where it is one that loads.
+fn loaded(path: &Path) -> Option<Vec<topology::Snapshot>> {
+    formats::read(&fs::read(path).expect("readable")).ok()
+}
