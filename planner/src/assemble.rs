@@ -28,6 +28,7 @@ use crate::model::Model;
 use crate::plan_error::PlanError;
 use crate::rings::{self, MAX_RINGS, RingOptions, RingPacking};
 use crate::{pairs, trees, weighted};
+use bounds::MOST_ROOTS;
 
 mod bounds;
 mod channels;
@@ -120,6 +121,13 @@ fn families(model: &Model, wanted: &[Collective], findings: &mut Vec<Finding>) -
     }
     for &collective in wanted {
         if ON_RINGS.contains(&collective) {
+            if collective.has_root() && !packing.rings.is_empty() {
+                // Rings serve every root, and reach the bound of the slowest wherever they fill the smallest cut.
+                let full = Fraction::integer(i128::from(packing.cut));
+                if packing.total == full || model.ranks() > MOST_ROOTS {
+                    continue;
+                }
+            }
             match forest_channels(model, collective) {
                 Ok(channels) => {
                     let family = Family::new(Algorithm::Forest, [collective].into(), channels);
@@ -151,8 +159,18 @@ fn forest_channels(model: &Model, collective: Collective) -> Result<Vec<Channel>
         }
         Collective::AllGather => forest::all_gather(graph, &options)?,
         Collective::ReduceScatter => forest::reduce_scatter(graph, &options)?,
-        Collective::Reduce => forest::reduce(graph, 0, &options)?,
-        _ => forest::broadcast(graph, 0, &options)?,
+        _ => {
+            let mut all = Vec::new();
+            for root in bounds::roots(model.ranks()) {
+                let forest = if collective == Collective::Reduce {
+                    forest::reduce(graph, root, &options)?
+                } else {
+                    forest::broadcast(graph, root, &options)?
+                };
+                all.extend(channels::forest(model, &forest));
+            }
+            return Ok(all);
+        }
     };
     Ok(channels::forest(model, &forest))
 }
@@ -406,7 +424,9 @@ impl Assembly<'_> {
 
     fn one_root_only(&self, best: Option<&Contender>) -> bool {
         best.is_some_and(|c| {
-            self.families[c.family].channels.iter().any(|channel| channel.root.is_some())
+            let roots = self.families[c.family].channels.iter().map(|channel| channel.root);
+            let roots: BTreeSet<_> = roots.collect();
+            roots.len() == 1 && !roots.contains(&None)
         })
     }
 

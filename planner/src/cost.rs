@@ -224,7 +224,9 @@ fn fastest(
             // As many channels as have enough to carry each, but one.
             let useful = (bytes / least_bytes(protocol)).max(1);
             let fitting = shape.prefixes.iter().rev().find(|(k, _)| u64::from(*k) <= useful);
-            let Some(&(channels, part)) = fitting.or(shape.prefixes.first()) else { continue };
+            let Some(&(channels, part)) = fitting.or_else(|| shape.prefixes.first()) else {
+                continue;
+            };
             let predicted = predict_ps(machine, collective, shape, protocol, part, bytes);
             let faster = match (predicted, best.as_ref().and_then(|b| b.predicted_ps)) {
                 (Some(time), Some(known)) => time < known,

@@ -166,7 +166,8 @@ impl Model {
         self.nics.contains(name)
     }
 
-    /// The physical ways of a hop whose rate is split over node paths (inner nodes only) by share; sorted, equal ones joined.
+    /// The physical ways of a hop whose rate is split over node paths (inner nodes only) by share; sorted, equal ones joined,
+    /// detours cut short.
     #[must_use]
     pub fn paths<'a>(
         &self,
@@ -182,9 +183,11 @@ impl Model {
                         self.members[node].iter().map(move |(vertex, part)| {
                             let mut longer = names.clone();
                             let name = &self.names[vertex.index()];
-                            // The two halves of the fabric are one vertex.
-                            if longer.last() != Some(name) {
-                                longer.push(name.clone());
+                            // The two halves of the fabric are one vertex; and a way that comes back to a vertex does
+                            // without what lies between.
+                            match longer.iter().position(|known| known == name) {
+                                Some(at) => longer.truncate(at + 1),
+                                None => longer.push(name.clone()),
                             }
                             (longer, share * *part)
                         })

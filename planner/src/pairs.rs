@@ -98,9 +98,20 @@ mod tests {
         for pair in &pairs {
             assert_eq!(pair.ways.iter().map(|w| w.share).sum::<Fraction>(), Fraction::ONE);
         }
-        // Opposite corners use both sides of the square.
-        let opposite = pairs.iter().find(|p| (p.from, p.to) == (0, 2)).unwrap();
-        assert_eq!(opposite.ways.len(), 2);
+        // Neighbours take one hop and opposite corners two: two pairs' worth on each of the eight edges, at best.
+        let mut load: BTreeMap<(usize, usize), Fraction> = BTreeMap::new();
+        for pair in &pairs {
+            for way in &pair.ways {
+                let stops: Vec<usize> =
+                    [pair.from].iter().chain(&way.via).chain([&pair.to]).copied().collect();
+                for hop in stops.windows(2) {
+                    let sum = load.entry((hop[0], hop[1])).or_insert(Fraction::ZERO);
+                    *sum = *sum + way.share;
+                }
+            }
+        }
+        assert_eq!(load.len(), 8);
+        assert!(load.values().all(|l| *l <= Fraction::of(9, 4)), "{load:?}");
     }
 
     #[test]

@@ -7,23 +7,52 @@ use alloc::vec::Vec;
 use topology::plan::Bound;
 use topology::{Bandwidth, Collective, Fraction};
 
-use crate::bound::{self, BoundError, Cut};
+use crate::bound::{self, BoundError, Cut, UpperBound};
 use crate::concurrent_flow;
-use crate::flow_graph::FlowEdge;
+use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::model::Model;
 
 /// Most cuts, and most links of one cut, that are spelled out.
 const SPELLED: usize = 8;
 
-/// The bound of a collective; that of rank 0 as root where it has one.
+/// Trees for a broadcast or reduce are made for every root up to so many ranks, beyond it for rank 0 alone.
+pub(super) const MOST_ROOTS: usize = 16;
+
+/// The roots that a broadcast or reduce is planned for.
+pub(super) fn roots(ranks: usize) -> core::ops::Range<usize> {
+    0..if ranks <= MOST_ROOTS { ranks } else { 1 }
+}
+
+/// The bound of a broadcast or reduce from the slowest of the roots.
+fn slowest(
+    model: &Model,
+    of_root: impl Fn(&FlowGraph, usize) -> Result<UpperBound, BoundError>,
+) -> Result<UpperBound, BoundError> {
+    let graph = model.bound_graph();
+    // Rings serve every root, so the slowest counts wherever that is cheap to say.
+    let mut least = of_root(graph, 0)?;
+    for root in 1..model.ranks() {
+        if model.ranks() > MOST_ROOTS {
+            break;
+        }
+        let other = of_root(graph, root)?;
+        if other.algbw < least.algbw {
+            least = other;
+        }
+    }
+    Ok(least)
+}
+
+/// The bound of a collective: of the slowest root for broadcast and reduce (of rank 0 beyond [`MOST_ROOTS`] ranks), of rank 0 for
+/// gather and scatter.
 pub(super) fn bound(model: &Model, collective: Collective) -> Result<Bound, BoundError> {
     let graph = model.bound_graph();
     let found = match collective {
         Collective::AllReduce => bound::all_reduce(graph),
         Collective::AllGather => bound::all_gather(graph),
         Collective::ReduceScatter => bound::reduce_scatter(graph),
-        Collective::Broadcast => bound::broadcast(graph, 0),
-        Collective::Reduce => bound::reduce(graph, 0),
+        Collective::Broadcast => slowest(model, bound::broadcast),
+        Collective::Reduce => slowest(model, bound::reduce),
         Collective::Scatter => bound::scatter(graph, 0),
         Collective::Gather => bound::gather(graph, 0),
         _ => {

@@ -117,7 +117,7 @@ impl<'g> RingProgram<'g> {
         // All rates over one denominator, so that sums stay small: the least under which all are whole, else one kB/s.
         let whole = (1..=MAX_DENOMINATOR)
             .find(|d| found.iter().all(|x| distance_to_whole(x * f64::from(*d)) < 1e-5));
-        let denominator = whole.map_or(u128::from(common), u128::from);
+        let denominator = whole.map_or_else(|| u128::from(common), u128::from);
         let per_unit = whole.map_or_else(|| ratio(common, 1), f64::from);
         // A rate of 1 below is common / denominator.
         let mut wanted: Vec<(u128, usize)> = found

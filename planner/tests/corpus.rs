@@ -1,0 +1,133 @@
+//! Plans for every machine of the corpus, against what NCCL's own search finds there.
+//!
+//! The corpus lies outside the project (`TOPOD_CORPUS`, `TOPOD_BARS`); without it these tests say so and pass.
+
+#![expect(clippy::print_stdout, reason = "the tables are what a reader runs these tests for")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use planner::report::{Row, table};
+use topology::{Collective, Plan, PlanRequest, RateModel, Snapshot, Topology, VertexKind};
+
+fn outside(variable: &str, default: &str) -> Option<PathBuf> {
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(default);
+    let path = std::env::var_os(variable).map_or(beside, PathBuf::from);
+    path.exists().then_some(path)
+}
+
+/// Snapshots by file name.
+fn machines() -> Option<BTreeMap<String, Vec<Snapshot>>> {
+    let Some(folder) = outside("TOPOD_CORPUS", "corpus") else {
+        println!("no corpus: skipped");
+        return None;
+    };
+    let mut machines = BTreeMap::new();
+    for entry in std::fs::read_dir(folder.join("nccl-model")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let read = topology::formats::read(&std::fs::read(&path).unwrap());
+        machines.insert(name.clone(), read.unwrap_or_else(|e| panic!("{name}: {e}")));
+    }
+    Some(machines)
+}
+
+/// NCCL's ring total, the same as its all-gather bus bandwidth, and its all-reduce, by files of a whole-host case.
+fn bars() -> BTreeMap<Vec<String>, [f64; 3]> {
+    let Some(folder) = outside("TOPOD_BARS", "bars") else { return BTreeMap::new() };
+    let text = std::fs::read_to_string(folder.join("nccl.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let figures = |case: &serde_json::Value| {
+        let figure = |key: &str| case["nccl"][key].as_f64().unwrap_or(0.0);
+        let ring = figure("ring_total_gbps");
+        [ring, ring, figure("all_reduce_algbw_gbps")]
+    };
+    let cases = json["cases"].as_array().unwrap().iter();
+    cases
+        .filter(|case| case["subset"].is_null())
+        .map(|case| {
+            let files = case["topologies"].as_array().unwrap().iter();
+            let files = files.map(|f| f.as_str().unwrap().to_owned()).collect();
+            (files, figures(case))
+        })
+        .collect()
+}
+
+fn planned(hosts: &[Snapshot]) -> (Topology, Plan) {
+    let topology = topology::lower(hosts, RateModel::Effective).unwrap();
+    let request = PlanRequest {
+        collectives: vec![Collective::AllReduce, Collective::AllGather],
+        ..PlanRequest::default()
+    };
+    // A plan that is returned has passed the checker.
+    let plan = planner::plan(&topology, &request).unwrap();
+    (topology, plan)
+}
+
+/// Whether NVLink alone connects the GPUs: a plan then crosses nothing but NVSwitches.
+fn nvlink_only(topology: &Topology, plan: &Plan) -> bool {
+    plan.channels.iter().flat_map(|c| c.all_edges()).flat_map(|e| &e.paths).all(|path| {
+        path.via.iter().all(|name| {
+            let vertex = topology.find(name).unwrap();
+            topology.vertex(vertex).kind == VertexKind::NvSwitch
+        })
+    })
+}
+
+#[test]
+fn one_host() {
+    let Some(machines) = machines() else { return };
+    let bars = bars();
+    let mut rows = Vec::new();
+    for (name, snapshots) in &machines {
+        let (topology, plan) = planned(snapshots);
+        let other = bars.get(&vec![name.clone()]).copied();
+        let row = Row::of(name, &plan, other);
+        if let Some([rings, ..]) = other.filter(|_| nvlink_only(&topology, &plan)) {
+            assert!(row.ring_gbps >= 0.9 * rings, "{name}: {} of {rings}", row.ring_gbps);
+        }
+        rows.push(row);
+    }
+    println!("{}", table(&rows, "NCCL"));
+    let short: Vec<String> = rows.iter().flat_map(Row::shortfalls).collect();
+    println!("below NCCL: {short:#?}");
+}
+
+#[test]
+fn two_hosts() {
+    let Some(machines) = machines() else { return };
+    let bars = bars();
+    let mut rows = Vec::new();
+    for (name, snapshots) in &machines {
+        let pair: Vec<Snapshot> = snapshots.iter().chain(snapshots).cloned().collect();
+        let topology = topology::lower(&pair, RateModel::Effective).unwrap();
+        if topology.nics().is_empty() {
+            println!("{name}: two hosts without NICs have no way to each other");
+            continue;
+        }
+        let (_, plan) = planned(&pair);
+        rows.push(Row::of(name, &plan, bars.get(&vec![name.clone(); 2]).copied()));
+    }
+    println!("{}", table(&rows, "NCCL"));
+    let short: Vec<String> = rows.iter().flat_map(Row::shortfalls).collect();
+    println!("below NCCL: {short:#?}");
+}
+
+#[test]
+fn the_order_of_devices_does_not_matter() {
+    let Some(machines) = machines() else { return };
+    for name in ["dgx1v.xml", "pcie4_2s_root_skl.xml", "perlmutter_a100_4.xml"] {
+        let Some(snapshots) = machines.get(name) else { continue };
+        let (_, plan) = planned(snapshots);
+        let mut turned = snapshots.clone();
+        for snapshot in &mut turned {
+            snapshot.pci_devices.reverse();
+            snapshot.gpus.reverse();
+            snapshot.numa_nodes.reverse();
+            for gpu in &mut snapshot.gpus {
+                gpu.links.reverse();
+            }
+        }
+        assert_eq!(planned(&turned).1, plan, "{name}");
+    }
+}
