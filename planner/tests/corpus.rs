@@ -94,6 +94,7 @@ fn one_host() {
 }
 
 #[test]
+#[ignore = "takes minutes; run with --ignored to print the table"]
 fn two_hosts() {
     let Some(machines) = machines() else { return };
     let bars = bars();
