@@ -81,9 +81,9 @@ fn msccl_text(plan: &Plan, collective: Collective) -> Result<String, Failure> {
 /// Chunks such that every channel's share, and each rank's part of it, is a whole number of them.
 fn chunks(plan: &Plan, collective: Collective) -> Option<usize> {
     let ranks = i128::try_from(plan.ranks.len()).ok()?;
-    let shares = plan.channels_of(collective).map(|channel| channel.share.denominator());
-    let least = shares.fold(Some(1_i128), |least, denominator| {
-        let (mut a, mut b) = (least?, denominator);
+    let mut shares = plan.channels_of(collective).map(|channel| channel.share.denominator());
+    let least = shares.try_fold(1_i128, |least, denominator| {
+        let (mut a, mut b) = (least, denominator);
         let product = a.checked_mul(b)?;
         while b != 0 {
             (a, b) = (b, a % b);

@@ -78,11 +78,21 @@ fn measure_size(
         warm_up = (end - start) as f64 / 1e9;
     }
     // Every rank must do as many operations: they agree on the mean of what the last one took.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a time in seconds; 24 bits of it are plenty"
+    )]
     let mut agreed = [warm_up as f32];
     communicator.all_reduce(&mut agreed, ReduceOp::Sum)?;
+    #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
     let mean = f64::from(agreed[0]) / communicator.ranks() as f64;
-    let operations = (f64::from(min_time_ms) / 1000.0 / mean.max(1e-9))
-        .clamp(OPERATIONS.0, OPERATIONS.1) as usize;
+    let wanted = f64::from(min_time_ms) / 1000.0 / mean.max(1e-9);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between the bounds, both small and positive"
+    )]
+    let operations = wanted.clamp(OPERATIONS.0, OPERATIONS.1) as usize;
     for _ in 0..operations {
         let times = operate(communicator, &mut buffer, &mut measured.wrong)?;
         measured.operations.push(times);

@@ -57,7 +57,7 @@ pub(super) fn render(topology: &Topology) -> String {
             "<text x=\"{label_x}\" y=\"{label_y}\" font-size=\"9\" fill=\"{color}\" text-anchor=\"middle\" paint-order=\"stroke\" stroke=\"white\" stroke-width=\"3\">{label}</text>"
         );
     }
-    for (id, _) in &places {
+    for id in places.keys() {
         let (x, y) = centre(*id);
         let vertex = topology.vertex(*id);
         let color = match vertex.kind {
