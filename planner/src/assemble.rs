@@ -15,10 +15,10 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, TopologyRef};
+use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, PlanRank, TopologyRef};
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
-    Topology,
+    Topology, msccl, nccl_graph,
 };
 
 use crate::check::{self, Counted};
@@ -57,13 +57,35 @@ const ON_RINGS: [Collective; 5] = [
 /// Exchanges between all pairs are listed up to so many ranks: beyond it the list is larger than anyone reads.
 const MOST_PAIRED_RANKS: usize = 72;
 
-/// What can run an algorithm. Direct exchanges have no executor yet.
-#[must_use]
-pub fn executors(algorithm: Algorithm) -> Vec<Executor> {
-    match algorithm {
-        Algorithm::Ring | Algorithm::Tree | Algorithm::Forest => [Executor::Host].into(),
-        _ => Vec::new(),
+/// What can run these channels: our transport, stock NCCL through a graph file where its form can say them, MSCCL where
+/// it has enough channels. Direct exchanges have no executor yet.
+fn executors(
+    topology: &Topology,
+    ranks: &[PlanRank],
+    family: &Family,
+    collective: Collective,
+) -> Vec<Executor> {
+    let mut executors = Vec::new();
+    let directions = match family.algorithm {
+        Algorithm::Ring => 1,
+        // The way up and the way down are connections of their own.
+        Algorithm::Tree | Algorithm::Forest if collective == Collective::AllReduce => 2,
+        Algorithm::Tree | Algorithm::Forest => 1,
+        _ => return executors,
+    };
+    executors.push(Executor::Host);
+    let rings: Vec<&Channel> = family.channels.iter().collect();
+    let real = topology.hosts().iter().all(|host| host.link_graph.is_none());
+    if family.algorithm == Algorithm::Ring
+        && real
+        && nccl_graph::from_rings(topology, ranks, &rings).is_ok()
+    {
+        executors.push(Executor::NcclGraph);
     }
+    if directions * family.channels.len() <= msccl::MOST_CHANNELS {
+        executors.push(Executor::Msccl);
+    }
+    executors
 }
 
 /// Plans channels for every requested collective.
@@ -351,7 +373,7 @@ impl Assembly<'_> {
                         channels: counted.channels,
                         height: counted.height,
                         optimal: bound.as_ref().is_some_and(|b| b.algbw_gbps == algbw),
-                        executors: executors(family.algorithm),
+                        executors: executors(self.topology, &self.model.ranks, family, collective),
                         note: String::new(),
                     };
                     if counted.channels <= check::MOST_CHANNELS {

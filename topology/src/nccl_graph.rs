@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use crate::formats::ReadError;
-use crate::plan::{Channel, ChannelEdge, Pattern, Plan};
+use crate::plan::{Channel, ChannelEdge, Pattern, Plan, PlanRank};
 use crate::{Algorithm, Collective, Fraction, PathType, Rank, Topology, VertexId, VertexKind};
 
 /// Most channels of a graph file we write. NCCL's own limit (`MAXCHANNELS`) is 64, but it doubles what it reads.
@@ -95,16 +95,27 @@ pub enum ExportError {
 /// # Errors
 /// Where the plan has no rings, or rings that stock NCCL would not run as planned.
 pub fn from_plan(topology: &Topology, plan: &Plan) -> Result<GraphFile, ExportError> {
-    let rings = rings(plan);
+    from_rings(topology, &plan.ranks, &rings(plan))
+}
+
+/// Rings of some ranks as a graph file.
+///
+/// # Errors
+/// As [`from_plan`].
+pub fn from_rings(
+    topology: &Topology,
+    ranks: &[PlanRank],
+    rings: &[&Channel],
+) -> Result<GraphFile, ExportError> {
     if rings.is_empty() {
         return Err(ExportError::NoRings);
     }
     let mut lanes = Vec::new();
     let (mut type_intra, mut type_inter) = (PathType::Nvl, PathType::Pix);
     for ring in rings {
-        let channel = of_ring(topology, plan, ring)?;
+        let channel = of_ring(topology, ranks, ring)?;
         for edge in &ring.edges {
-            let (intra, inter) = classes(topology, plan, ring, edge)?;
+            let (intra, inter) = classes(topology, ranks, ring, edge)?;
             type_intra = type_intra.max(intra);
             type_inter = type_inter.max(inter);
         }
@@ -152,17 +163,21 @@ fn rings(plan: &Plan) -> Vec<&Channel> {
 }
 
 /// The part of a ring on each host, which must be the same on all of them.
-fn of_ring(topology: &Topology, plan: &Plan, ring: &Channel) -> Result<GraphChannel, ExportError> {
+fn of_ring(
+    topology: &Topology,
+    ranks: &[PlanRank],
+    ring: &Channel,
+) -> Result<GraphChannel, ExportError> {
     let inexpressible = |reason: String| ExportError::Inexpressible { channel: ring.index, reason };
     let hosts = ring
         .ranks
         .iter()
-        .map(|rank| Ok(plan_rank(plan, *rank)?.host))
+        .map(|rank| Ok(rank_of(ranks, *rank)?.host))
         .collect::<Result<Vec<_>, ExportError>>()?;
     let gpus = ring
         .ranks
         .iter()
-        .map(|rank| Ok(u64::from(plan_rank(plan, *rank)?.gpu.0)))
+        .map(|rank| Ok(u64::from(rank_of(ranks, *rank)?.gpu.0)))
         .collect::<Result<Vec<_>, ExportError>>()?;
     let n = gpus.len();
     let distinct = hosts.iter().collect::<BTreeSet<_>>().len();
@@ -201,10 +216,8 @@ fn of_ring(topology: &Topology, plan: &Plan, ring: &Channel) -> Result<GraphChan
     parts.into_iter().next().ok_or(ExportError::NoRings)
 }
 
-fn plan_rank(plan: &Plan, rank: Rank) -> Result<&crate::plan::PlanRank, ExportError> {
-    plan.ranks
-        .get(rank.index())
-        .ok_or_else(|| ExportError::Unknown { name: format!("rank {rank}") })
+fn rank_of(ranks: &[PlanRank], rank: Rank) -> Result<&PlanRank, ExportError> {
+    ranks.get(rank.index()).ok_or_else(|| ExportError::Unknown { name: format!("rank {rank}") })
 }
 
 fn vertices<'a>(
@@ -242,11 +255,11 @@ fn nics(
 /// Classes of a hop as NCCL counts them: between GPUs, and between GPU and NIC.
 fn classes(
     topology: &Topology,
-    plan: &Plan,
+    ranks: &[PlanRank],
     ring: &Channel,
     edge: &ChannelEdge,
 ) -> Result<(PathType, PathType), ExportError> {
-    let same_host = plan_rank(plan, edge.from)?.host == plan_rank(plan, edge.to)?.host;
+    let same_host = rank_of(ranks, edge.from)?.host == rank_of(ranks, edge.to)?.host;
     let mut worst = (PathType::Nvl, PathType::Pix);
     for path in &edge.paths {
         let (mut switches, mut nodes, mut nvlink) = (0_u32, 0_u32, true);

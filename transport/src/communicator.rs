@@ -261,6 +261,85 @@ impl Communicator {
         self.operate(Collective::AllReduce, None, expected, kernel(op), input, output)
     }
 
+    /// Gathers every rank's shard into every rank's output, by rank.
+    ///
+    /// Rank `r` of `n` brings the elements `count * r / n .. count * (r + 1) / n` (rounded down) of the `count` in `output`;
+    /// equal parts where `n` divides `count`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; and where `shard` is not of that length.
+    pub fn all_gather(
+        &mut self,
+        shard: &[f32],
+        output: &mut [f32],
+    ) -> Result<Stats, TransportError> {
+        let count = output.len();
+        self.expect_shard("a shard", count, shard.len())?;
+        let (shard, output) = (crate::memory::caller(shard), crate::memory::caller_mut(output));
+        self.operate(Collective::AllGather, None, count, SUM_F32, shard, output)
+    }
+
+    /// Combines the inputs of all ranks, element by element, and leaves each rank its shard of the result, cut as in
+    /// [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; and where `shard` is not of that length.
+    pub fn reduce_scatter(
+        &mut self,
+        input: &[f32],
+        shard: &mut [f32],
+        op: ReduceOp,
+    ) -> Result<Stats, TransportError> {
+        let count = input.len();
+        self.expect_shard("a shard", count, shard.len())?;
+        let (input, shard) = (crate::memory::caller(input), crate::memory::caller_mut(shard));
+        self.operate(Collective::ReduceScatter, None, count, kernel(op), input, shard)
+    }
+
+    /// Every rank's buffer becomes that of `root`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; and where the plan has no channel with that root.
+    pub fn broadcast(&mut self, buffer: &mut [f32], root: Rank) -> Result<Stats, TransportError> {
+        let count = buffer.len();
+        let whole = crate::memory::caller_mut(buffer);
+        self.operate(Collective::Broadcast, Some(root), count, SUM_F32, whole, whole)
+    }
+
+    /// Combines the inputs of all ranks, element by element, into the output of `root`; elsewhere `output` is not
+    /// written.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`]; and where the two are not of one length.
+    pub fn reduce(
+        &mut self,
+        input: &[f32],
+        output: &mut [f32],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Stats, TransportError> {
+        let (expected, found) = (input.len(), output.len());
+        if expected != found {
+            return Err(TransportError::Length { what: "an output", expected, found });
+        }
+        let (input, output) = (crate::memory::caller(input), crate::memory::caller_mut(output));
+        self.operate(Collective::Reduce, Some(root), expected, kernel(op), input, output)
+    }
+
+    fn expect_shard(
+        &self,
+        what: &'static str,
+        count: usize,
+        found: usize,
+    ) -> Result<(), TransportError> {
+        let expected = crate::schedule::shard(count, self.rank, self.ranks()).len();
+        if expected == found {
+            Ok(())
+        } else {
+            Err(TransportError::Length { what, expected, found })
+        }
+    }
+
     /// Runs one operation to its end. The slots are the caller's buffers, borrowed for the whole call.
     fn operate(
         &mut self,

@@ -207,6 +207,12 @@ pub fn schedule(
     Ok(Schedule { collective, count, root, programs })
 }
 
+/// The elements of `count` that are `rank`'s shard among `ranks` in an all-gather or reduce-scatter.
+#[must_use]
+pub fn shard(count: usize, rank: Rank, ranks: usize) -> Range<usize> {
+    split::part(0..count, rank.index(), ranks, 1)
+}
+
 /// One direction of traffic between two ranks on one channel.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,

@@ -56,6 +56,61 @@ fn check(plan: &Plan, transport: Transport, counts: &[usize]) {
     });
 }
 
+/// The collectives that move shards or have a root, each with every root, on one plan.
+#[track_caller]
+fn check_others(plan: &Plan, transport: Transport) {
+    use Collective::{AllGather, Broadcast, Reduce, ReduceScatter};
+    let ranks: Vec<_> = plan.ranks.iter().map(|r| r.rank).collect();
+    let options = |_| Options {
+        transport,
+        slot_bytes: 4096,
+        collectives: vec![AllGather, ReduceScatter, Broadcast, Reduce],
+        ..Options::default()
+    };
+    group(plan, options, |made, rank| {
+        let mut communicator = made.unwrap();
+        for count in COUNTS {
+            let all = |of: Rank| (0..count).map(move |i| value(of, i)).collect::<Vec<f32>>();
+            let sum: Vec<f32> =
+                (0..count).map(|i| ranks.iter().map(|r| value(*r, i)).sum()).collect();
+            let part = |of: Rank| crate::schedule::shard(count, of, ranks.len());
+            let mut gathered = vec![0.0; count];
+            communicator.all_gather(&all(rank)[part(rank)], &mut gathered).unwrap();
+            let expect: Vec<f32> = ranks.iter().flat_map(|r| all(*r)[part(*r)].to_vec()).collect();
+            assert_eq!(gathered, expect, "rank {rank}, all-gather of {count}");
+            let mut scattered = vec![0.0; part(rank).len()];
+            communicator.reduce_scatter(&all(rank), &mut scattered, ReduceOp::Sum).unwrap();
+            assert_eq!(scattered, sum[part(rank)], "rank {rank}, reduce-scatter of {count}");
+            for root in &ranks {
+                let mut buffer = all(rank);
+                communicator.broadcast(&mut buffer, *root).unwrap();
+                assert_eq!(buffer, all(*root), "rank {rank}, broadcast of {count} from {root}");
+                let mut output = vec![-1.0; count];
+                communicator.reduce(&all(rank), &mut output, ReduceOp::Sum, *root).unwrap();
+                let expect = if rank == *root { sum.clone() } else { vec![-1.0; count] };
+                assert_eq!(output, expect, "rank {rank}, reduce of {count} to {root}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_other_collectives_give_the_right_result() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        check_others(&ring_plan(2, 1), transport);
+        check_others(&ring_plan(5, 2), transport);
+    }
+}
+
+#[test]
+fn a_shard_of_another_length_is_refused() {
+    group(&ring_plan(2, 1), with(Transport::Shm), |made, _| {
+        let mut communicator = made.unwrap();
+        let error = communicator.all_gather(&[0.0; 3], &mut [0.0; 4]).unwrap_err();
+        assert!(matches!(error, TransportError::Length { expected: 2, found: 3, .. }), "{error}");
+    });
+}
+
 const COUNTS: [usize; 7] = [0, 1, 2, 17, 4096, 10_007, 50_000];
 
 #[test]
