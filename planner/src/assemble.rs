@@ -74,7 +74,10 @@ fn executors(
         _ => return executors,
     };
     executors.push(Executor::Host);
-    let rings: Vec<&Channel> = family.channels.iter().collect();
+    // Rates are counted later; shares stand in the same proportion.
+    let rated = |channel: &Channel| Channel { gbps: channel.share, ..channel.clone() };
+    let rings: Vec<Channel> = family.channels.iter().map(rated).collect();
+    let rings: Vec<&Channel> = rings.iter().collect();
     let real = topology.hosts().iter().all(|host| host.link_graph.is_none());
     if family.algorithm == Algorithm::Ring
         && real

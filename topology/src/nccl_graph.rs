@@ -72,7 +72,7 @@ pub struct GraphChannel {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
     /// There is no ring to write.
-    #[error("the plan has no rings: NCCL's graph file holds rings and chains only")]
+    #[error("the plan has no rings with a rate: NCCL's graph file holds rings and chains only")]
     NoRings,
     /// NCCL would connect other neighbours than the plan's.
     #[error("ring {channel}: {reason}")]
@@ -107,7 +107,7 @@ pub fn from_rings(
     ranks: &[PlanRank],
     rings: &[&Channel],
 ) -> Result<GraphFile, ExportError> {
-    if rings.is_empty() {
+    if rings.is_empty() || rings.iter().any(|ring| ring.gbps <= Fraction::ZERO) {
         return Err(ExportError::NoRings);
     }
     let mut lanes = Vec::new();
