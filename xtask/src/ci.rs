@@ -41,6 +41,7 @@ impl Step {
 /// # Errors
 /// Names the steps that failed.
 pub(crate) fn run() -> Result<(), String> {
+    crate::setup::run();
     let mut failed = Vec::new();
     for step in &STEPS {
         println!("ci: {}", step.name());

@@ -6,6 +6,7 @@
 mod ci;
 mod codegen;
 mod demo;
+mod setup;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci                  format, generated code, lints and tests; runs all and lists every failure
+  ci                  what tests need, then format, generated code, lints and tests; runs all and lists every failure
   codegen             make proto/src/generated from proto/topod/v1/*.proto
   codegen --check     fail where the checked-in code differs from what the .proto files give
   demo                build, start topod on a recorded machine, show, plan, explain, run an all-reduce, stop";
