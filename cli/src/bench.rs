@@ -10,9 +10,12 @@ mod job;
 mod rank;
 mod report;
 
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use proto::PlanQuery;
 use topology::plan::{PlanRequest, SizeChoice};
@@ -23,6 +26,7 @@ use crate::client;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::plan;
+use crate::size;
 use crate::source;
 
 pub(crate) use rank::run as run_rank;
@@ -38,6 +42,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
         return Err(Failure::usage(
             "sizes must be positive multiples of 4 bytes: elements are 32-bit floats",
         ));
+    }
+    let largest = args.sizes.0.iter().copied().max().unwrap_or(0);
+    let memory = rustix::system::sysinfo();
+    let memory = memory.totalram.saturating_mul(memory.mem_unit.into());
+    if largest.saturating_mul(args.ranks.into()) > memory / 2 {
+        let message = format!(
+            "{} on {} ranks need more than half of this host's memory",
+            size::display(largest),
+            args.ranks
+        );
+        return Err(Failure::usage(message));
     }
     let rendezvous =
         args.rendezvous.as_deref().map(str::parse::<transport::Rendezvous>).transpose();
@@ -169,27 +184,12 @@ fn local(args: &BenchArgs, plan: Plan) -> Result<Exit, Failure> {
     for rank in 0..args.ranks {
         processes.push(start(&program, &job(args, &plan, rank, &rendezvous))?);
     }
-    let mut outcomes = Vec::new();
-    let mut errors = Vec::new();
-    for (rank, process) in processes.into_iter().enumerate() {
-        let ended = process
-            .wait_with_output()
-            .map_err(|error| Failure::internal(format!("rank {rank}: {error}")))?;
-        match serde_json::from_slice::<job::Outcome>(&ended.stdout) {
-            Ok(job::Outcome::Done(measured)) => outcomes.push(measured),
-            Ok(job::Outcome::Failed(error)) => errors.push(format!("rank {rank}: {error}")),
-            Err(_) => {
-                errors.push(format!("rank {rank}: ended with {} and no result", ended.status))
-            }
-        }
-    }
-    if !errors.is_empty() {
-        return Err(Failure::internal(errors.join("\ntopoctl: ")));
-    }
+    let outcomes = gather(processes, Duration::from_secs(args.timeout.into()))?;
     let report = report::Report::new(args, &plan, &outcomes, &limits);
     finish(args, &report)
 }
 
+/// Starts a rank. Its stdin stays open as long as this process lives: a rank whose stdin ends has lost its parent and ends too.
 fn start(program: &Path, job: &job::Job) -> Result<Child, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("rank {}: {error}", job.rank));
     let mut process = Command::new(program)
@@ -198,11 +198,67 @@ fn start(program: &Path, job: &job::Job) -> Result<Child, Failure> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    let text = serde_json::to_vec(job).map_err(Failure::internal)?;
-    if let Some(mut stdin) = process.stdin.take() {
+    let mut text = serde_json::to_vec(job).map_err(Failure::internal)?;
+    text.push(b'\n');
+    if let Some(stdin) = &mut process.stdin {
         stdin.write_all(&text).map_err(failed)?;
     }
     Ok(process)
+}
+
+/// What every rank measured, by rank. After the first failure the others have the time limit to say what they saw; a rank
+/// that says nothing by then is killed.
+fn gather(mut processes: Vec<Child>, limit: Duration) -> Result<Vec<Vec<job::Measured>>, Failure> {
+    let (sender, receiver) = mpsc::channel();
+    for (rank, process) in processes.iter_mut().enumerate() {
+        let (sender, stdout) = (sender.clone(), process.stdout.take());
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let read = stdout.map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut text));
+            let outcome =
+                read.ok().and_then(|_| serde_json::from_slice::<job::Outcome>(&text).ok());
+            // The receiver is gone only once every rank is accounted for.
+            let _ = sender.send((rank, outcome));
+        });
+    }
+    let mut outcomes = vec![Vec::new(); processes.len()];
+    let mut errors = Vec::new();
+    let mut waiting: BTreeSet<usize> = (0..processes.len()).collect();
+    let mut deadline: Option<Instant> = None;
+    while !waiting.is_empty() {
+        let told = match deadline {
+            None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(deadline) => {
+                receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            }
+        };
+        let Ok((rank, outcome)) = told else {
+            for rank in std::mem::take(&mut waiting) {
+                errors.push(format!("rank {rank}: silent, killed"));
+                // It may have ended just now.
+                let _ = processes[rank].kill();
+            }
+            break;
+        };
+        waiting.remove(&rank);
+        match outcome {
+            Some(job::Outcome::Done(measured)) => outcomes[rank] = measured,
+            Some(job::Outcome::Failed(error)) => errors.push(format!("rank {rank}: {error}")),
+            None => errors.push(format!("rank {rank}: ended without a result")),
+        }
+        if !errors.is_empty() && deadline.is_none() {
+            deadline = Some(Instant::now() + limit);
+        }
+    }
+    for process in &mut processes {
+        // Reaps it; how it ended is told above.
+        let _ = process.wait();
+    }
+    if errors.is_empty() {
+        Ok(outcomes)
+    } else {
+        Err(Failure::internal(errors.join("\ntopoctl: ")))
+    }
 }
 
 /// One rank of a job some launcher started; rank 0 tells.

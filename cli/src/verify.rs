@@ -38,12 +38,16 @@ struct Row {
 }
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<Exit, Failure> {
-    let plan = plan_json::read(&read_bytes(&args.plan)?)
-        .map_err(|error| Failure::usage(format!("{}: {error}", args.plan.display())))?;
+    let bytes = read_bytes(&args.plan)?;
+    let refuse = |error| Failure::usage(format!("{}: {error}", args.plan.display()));
+    let plan = plan_json::read(&bytes).map_err(refuse)?;
+    let disagreements = plan_json::disagreements(&bytes).map_err(refuse)?;
     let mut source_args = args.source.clone();
     source_args.rates = plan.topology.rates;
     let topology = source::load(&source_args)?.topology;
-    let report = verify(&topology, &plan);
+    let mut report = verify(&topology, &plan);
+    report.valid &= disagreements.is_empty();
+    report.violations.extend(disagreements);
     match args.output {
         TextFormat::Json => output::print_json(&report)?,
         TextFormat::Table => output::print(&render(&report))?,

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "configuration errors come before the log")]
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.with_ansi(io::stderr().is_terminal()).init();
 
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, PlanRank, TopologyRef};
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
-    Topology, msccl, nccl_graph,
+    Topology, health, msccl, nccl_graph,
 };
 
 use crate::check::{self, Counted};
@@ -107,9 +107,23 @@ pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanErro
     }
     let model = Model::new(topology, request)?;
     let mut findings = model.findings.clone();
+    findings.extend(health_of(topology));
     let families = families(&model, &wanted, &mut findings);
     let mut assembly = Assembly { topology, model: &model, families, findings };
     assembly.assemble(&wanted)
+}
+
+/// What is wrong with the hosts themselves: a plan on a degraded machine says so.
+fn health_of(topology: &Topology) -> Vec<Finding> {
+    let several = topology.hosts().len() > 1;
+    let of_host = |(host, snapshot)| {
+        let named = move |finding: Finding| match several {
+            true => Finding { component: format!("{host}:{}", finding.component), ..finding },
+            false => finding,
+        };
+        health::examine(snapshot).into_iter().map(named)
+    };
+    topology.hosts().iter().enumerate().flat_map(of_host).collect()
 }
 
 /// The channels of one algorithm with the collectives they can carry.

@@ -77,6 +77,9 @@ fn exit_codes() {
     check(&["plan", "--from", "-", "--gpus", "0,9"], SQUARE, 7);
     check(&["check", "--from", "-"], PAIR, 0);
     let lost = PAIR.replacen("count=\"4\"", "count=\"3\"", 1);
+    check(&["plan", "--from", "-"], PAIR, 0);
+    check(&["plan", "--from", "-"], &lost, 3);
+    check(&["bench", "all-reduce", "--ranks", "2", "--from", "-", "--sizes", "9999G"], PAIR, 2);
     check(&["check", "--from", "-"], &lost, 3);
     check(&["check", "--from", "-", "--fail-on", "critical"], &lost, 0);
     check(&["check", "--from", "-", "-o", "nagios"], &lost, 1);
@@ -143,6 +146,9 @@ fn a_plan_file_is_verified_and_a_changed_one_refused() {
     let mut plan: Value = serde_json::from_str(&text).expect("JSON");
     plan["channels"][0]["edges"][0]["to"] = 7.into();
     assert!(verify(&plan.to_string(), 4).starts_with("not valid"));
+    let mut plan: Value = serde_json::from_str(&text).expect("JSON");
+    plan["collectives"]["all-reduce"]["best"]["algbw_gbps"] = 999.into();
+    assert!(verify(&plan.to_string(), 4).contains("says 999"));
     verify("{}", 2);
 }
 

@@ -11,7 +11,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{LinkPeer, NicRole, PcieLinkFacts, Snapshot};
+use crate::snapshot::{LinkPeer, NicRole, PciDevice, PcieLinkFacts, Snapshot};
 use crate::{BusId, Finding, Gpu, Severity};
 
 /// Verdict over a host or several.
@@ -62,7 +62,7 @@ pub fn examine(snapshot: &Snapshot) -> Vec<Finding> {
     pcie_width_reduced(snapshot, &mut findings);
     nic_pcie_rate_reduced(snapshot, &mut findings);
     nic_port_down(snapshot, &mut findings);
-    nic_slower_than_siblings(snapshot, &mut findings);
+    slower_than_siblings(snapshot, &mut findings);
     numa_unknown(snapshot, &mut findings);
     findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
     findings
@@ -115,8 +115,15 @@ fn gpu_links_fewer_than_siblings(snapshot: &Snapshot, findings: &mut Vec<Finding
         let expected =
             most.get(&(gpu.name.as_deref(), gpu.compute_capability)).copied().unwrap_or(0);
         let total = link_total(gpu);
-        // Bridged pairs beside single cards are ordinary: only a GPU that has links has lost some.
-        if (1..expected).contains(&total) {
+        // Bridged pairs beside single cards are ordinary. So a GPU with no link at all counts only where every one of at
+        // least three siblings has all of them.
+        let same = |other: &&Gpu| {
+            other.index != gpu.index
+                && (&other.name, other.compute_capability) == (&gpu.name, gpu.compute_capability)
+        };
+        let siblings: Vec<u32> = snapshot.gpus.iter().filter(same).map(link_total).collect();
+        let alone = siblings.len() >= 3 && siblings.iter().all(|links| *links == expected);
+        if (1..expected).contains(&total) || (total == 0 && expected > 0 && alone) {
             findings.push(finding(
                 "gpu-links-fewer-than-siblings",
                 Severity::Degraded,
@@ -213,28 +220,36 @@ fn nic_port_down(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A NIC whose PCIe link carries less than that of its siblings of the same model.
-fn nic_slower_than_siblings(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+/// A NIC or GPU whose PCIe link carries less than that of its siblings of the same model.
+fn slower_than_siblings(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
+    let gpus: Vec<BusId> = snapshot.gpus.iter().filter_map(|gpu| gpu.bus_id).collect();
     let nics: Vec<BusId> = snapshot.nics.iter().filter_map(|nic| nic.bus_id).collect();
-    let devices = || snapshot.pci_devices.iter().filter(|device| nics.contains(&device.bus_id));
     let lanes = |link: &PcieLinkFacts| match link.usable() {
         (Some(mtps), Some(width)) => Some(u64::from(mtps) * u64::from(width)),
         _ => None,
     };
-    for device in devices() {
-        let siblings = devices()
-            .filter(|other| (other.vendor, other.device) == (device.vendor, device.device));
-        let most = siblings.filter_map(|other| lanes(&other.link)).max();
-        if let (Some(own), Some(most)) = (lanes(&device.link), most)
-            && own < most
-        {
-            findings.push(finding(
-                "nic-slower-than-siblings",
-                Severity::Degraded,
-                device.bus_id.to_string(),
-                format!("its PCIe link carries {} % of what its siblings' carry", own * 100 / most),
-                "move the card to a full slot, or reseat it",
-            ));
+    for (code, members) in [("gpu-slower-than-siblings", gpus), ("nic-slower-than-siblings", nics)]
+    {
+        let devices =
+            || snapshot.pci_devices.iter().filter(|device| members.contains(&device.bus_id));
+        for device in devices() {
+            let same =
+                |other: &&PciDevice| (other.vendor, other.device) == (device.vendor, device.device);
+            let most = devices().filter(same).filter_map(|other| lanes(&other.link)).max();
+            if let (Some(own), Some(most)) = (lanes(&device.link), most)
+                && own < most
+            {
+                findings.push(finding(
+                    code,
+                    Severity::Degraded,
+                    device.bus_id.to_string(),
+                    format!(
+                        "its PCIe link carries {} % of what its siblings' carry",
+                        own * 100 / most
+                    ),
+                    "move the card to a full slot, or reseat it",
+                ));
+            }
         }
     }
 }
@@ -275,7 +290,7 @@ fn numa_unknown(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{GpuLinkKind, GpuLinks, NumaNode, PciDevice, PciKind, PcieLink};
+    use crate::snapshot::{GpuLinkKind, GpuLinks, NumaNode, PciKind, PcieLink};
     use crate::{Fault, GpuIndex, Nic, Source};
 
     fn gpu(index: u32, links: &[(&str, u32)]) -> Gpu {
@@ -349,6 +364,10 @@ mod tests {
             &expect,
             Status::Degraded,
         );
+        let four = |s: &mut Snapshot| {
+            s.gpus = (0..4).map(|i| gpu(i, if i == 2 { &[] } else { &[("switch", 12)] })).collect()
+        };
+        check(four, &[("gpu-links-fewer-than-siblings", "GPU2 (0000:03:00.0)")], Status::Degraded);
         // A single card beside a bridged pair has lost nothing.
         check(|s| s.gpus = [gpu(0, &[("switch", 4)]), gpu(1, &[])].into(), &[], Status::Ok);
         let inactive = |s: &mut Snapshot| {

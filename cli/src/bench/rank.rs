@@ -18,10 +18,11 @@ const WARM_UP: usize = 3;
 const OPERATIONS: (f64, f64) = (5.0, 2000.0);
 
 pub(crate) fn run() -> Result<Exit, Failure> {
-    let mut text = Vec::new();
-    std::io::stdin().read_to_end(&mut text).map_err(Failure::internal)?;
-    let job: Job = serde_json::from_slice(&text)
+    let mut text = String::new();
+    std::io::stdin().read_line(&mut text).map_err(Failure::internal)?;
+    let job: Job = serde_json::from_str(&text)
         .map_err(|error| Failure::usage(format!("job on stdin: {error}")))?;
+    std::thread::spawn(end_with_parent);
     let measured =
         plan_json::read(job.plan.as_bytes()).map_err(|error| error.to_string()).and_then(|plan| {
             let rendezvous: Rendezvous = job
@@ -36,6 +37,13 @@ pub(crate) fn run() -> Result<Exit, Failure> {
     };
     output::print_json(&outcome)?;
     Ok(exit)
+}
+
+/// The starting process keeps stdin open while it lives; nobody is left to measure for once it ends.
+fn end_with_parent() {
+    let mut rest = Vec::new();
+    let _ = std::io::stdin().read_to_end(&mut rest);
+    std::process::exit(i32::from(Exit::Internal as u8));
 }
 
 /// Meets the others and measures every size.

@@ -169,6 +169,49 @@ pub fn read(bytes: &[u8]) -> Result<Plan, ReadError> {
     Ok(document.into())
 }
 
+/// Decimals of a plan file that contradict the exact figures beside them; reading takes the exact ones, but whoever
+/// reads the file otherwise would be misled.
+///
+/// # Errors
+/// As [`read`].
+pub fn disagreements(bytes: &[u8]) -> Result<Vec<String>, ReadError> {
+    let plan = read(bytes)?;
+    let refuse =
+        |e: serde_json::Error| ReadError { format: FORMAT, line: e.line(), reason: e.to_string() };
+    let found: PlanDocument = serde_json::from_slice(bytes).map_err(refuse)?;
+    let exact = PlanDocument::from(&plan);
+    let mut list = Vec::new();
+    let mut compare = |what: String, found: f64, exact: f64| {
+        // Both have six digits after the point; anything more is another figure.
+        let agree = (found - exact).abs() <= 1e-6;
+        if !agree {
+            list.push(format!("{what} says {found}, its exact figure is {exact}"));
+        }
+    };
+    for (channel, exact) in found.channels.iter().zip(&exact.channels) {
+        compare(format!("channel {}: gbps", channel.index), channel.gbps, exact.gbps);
+    }
+    for (collective, reached) in &found.collectives {
+        let Some(exact) = exact.collectives.get(collective) else { continue };
+        if let (Some(bound), Some(exact)) = (&reached.bound, &exact.bound) {
+            compare(format!("{collective}: bound algbw_gbps"), bound.algbw_gbps, exact.algbw_gbps);
+        }
+        let named = [("best", &reached.best, &exact.best), ("ring", &reached.ring, &exact.ring)];
+        let named = named
+            .into_iter()
+            .filter_map(|(name, found, exact)| Some((name, found.as_ref()?, exact.as_ref()?)));
+        let listed = reached
+            .candidates
+            .iter()
+            .zip(&exact.candidates)
+            .map(|(found, exact)| ("candidate", found, exact));
+        for (name, found, exact) in named.chain(listed) {
+            compare(format!("{collective}: {name} algbw_gbps"), found.algbw_gbps, exact.algbw_gbps);
+        }
+    }
+    Ok(list)
+}
+
 /// Whether the bytes look like a plan: a JSON object with the key `channels`.
 #[must_use]
 pub fn recognise(bytes: &[u8]) -> bool {
@@ -477,6 +520,15 @@ mod tests {
         assert_eq!(json["collectives"]["all-reduce"]["by_size"][0]["predicted_us"], 14.2);
         assert_eq!(json["planning_us"], 412);
         assert_eq!(json["channels"][0]["gbps"], 20.0);
+    }
+
+    #[test]
+    fn decimals_must_agree_with_the_exact_figures() {
+        let text = write(&example(), None);
+        assert_eq!(disagreements(text.as_bytes()).unwrap(), Vec::<String>::new());
+        let changed = text.replacen("\"algbw_gbps\": 68.571429", "\"algbw_gbps\": 69.0", 1);
+        let list = disagreements(changed.as_bytes()).unwrap();
+        assert!(list.len() == 1 && list[0].contains("says 69"), "{list:?}");
     }
 
     #[test]
