@@ -85,6 +85,7 @@ fn start(program: &Path, machine: &Path, place: &Place) -> Result<Child, String>
         .arg(place.socket())
         .arg("--source")
         .arg(machine)
+        .args(["--log", "warn"])
         .env("NOTIFY_SOCKET", &notify)
         .spawn()
         .map_err(|error| format!("{}: {error}", program.display()))?;
