@@ -94,7 +94,6 @@ fn one_host() {
 }
 
 #[test]
-#[ignore = "takes minutes; run with --ignored to print the table"]
 fn two_hosts() {
     let Some(machines) = machines() else { return };
     let bars = bars();
@@ -102,6 +101,10 @@ fn two_hosts() {
     for (name, snapshots) in &machines {
         let pair: Vec<Snapshot> = snapshots.iter().chain(snapshots).cloned().collect();
         let topology = topology::lower(&pair, RateModel::Effective).unwrap();
+        // Larger pairs take minutes together; the example `nccl_bars` of the tests crate prints them.
+        if topology.gpus().len() > 8 {
+            continue;
+        }
         if topology.nics().is_empty() {
             println!("{name}: two hosts without NICs have no way to each other");
             continue;
