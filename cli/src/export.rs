@@ -2,7 +2,7 @@
 
 use topology::formats;
 use topology::plan::Plan;
-use topology::{Collective, Rank, msccl, nccl_graph};
+use topology::{Algorithm, Collective, Executor, Rank, msccl, nccl_graph};
 use transport::schedule::Sizing;
 
 use crate::args::{ExportArgs, ExportFormat};
@@ -56,6 +56,14 @@ fn msccl_text(plan: &Plan, collective: Collective) -> Result<String, Failure> {
     let no_plan = |error: &dyn std::fmt::Display| {
         Failure::new(Exit::NoPlan, format!("{collective}: {error}"))
     };
+    let best = plan.collectives.get(&collective).and_then(|reached| reached.best.as_ref());
+    if let Some(best) = best
+        && best.algorithm == Algorithm::Direct
+        && !best.executors.contains(&Executor::Msccl)
+    {
+        let why = "data of some pairs passes other GPUs, and MSCCL's sends go straight";
+        return Err(no_plan(&why));
+    }
     let mut plan = plan.clone();
     if let Some(reached) = plan.collectives.get_mut(&collective) {
         reached.by_size.clear();

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, PlanRank, TopologyRef};
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
-    Topology, health, msccl, nccl_graph,
+    Topology, VertexKind, health, msccl, nccl_graph,
 };
 
 use crate::check::{self, Counted};
@@ -58,7 +58,7 @@ const ON_RINGS: [Collective; 5] = [
 const MOST_PAIRED_RANKS: usize = 72;
 
 /// What can run these channels: our transport, stock NCCL through a graph file where its form can say them, MSCCL where
-/// it has enough channels. Direct exchanges have no executor yet.
+/// it has enough channels and, for direct exchanges, no data passes a rank it is not for (its pairs send straight).
 fn executors(
     topology: &Topology,
     ranks: &[PlanRank],
@@ -70,9 +70,12 @@ fn executors(
         Algorithm::Ring => 1,
         // The way up and the way down are connections of their own.
         Algorithm::Tree | Algorithm::Forest if collective == Collective::AllReduce => 2,
-        Algorithm::Tree | Algorithm::Forest => 1,
+        Algorithm::Tree | Algorithm::Forest | Algorithm::Direct => 1,
         _ => return executors,
     };
+    if family.algorithm == Algorithm::Direct && ON_RINGS.contains(&collective) {
+        return executors;
+    }
     executors.push(Executor::Host);
     // Rates are counted later; shares stand in the same proportion.
     let rated = |channel: &Channel| Channel { gbps: channel.share, ..channel.clone() };
@@ -85,7 +88,13 @@ fn executors(
     {
         executors.push(Executor::NcclGraph);
     }
-    if directions * family.channels.len() <= msccl::MOST_CHANNELS {
+    let is_gpu = |name: &String| {
+        let vertex = topology.find(name).map(|id| &topology.vertex(id).kind);
+        matches!(vertex, Some(VertexKind::Gpu { .. }))
+    };
+    let ways = family.channels.iter().flat_map(Channel::all_edges).flat_map(|edge| &edge.paths);
+    let relayed = ways.flat_map(|path| &path.via).any(is_gpu);
+    if directions * family.channels.len() <= msccl::MOST_CHANNELS && !relayed {
         executors.push(Executor::Msccl);
     }
     executors

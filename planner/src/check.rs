@@ -37,7 +37,7 @@ pub use claims::MOST_CHANNELS;
 pub use loads::{Counted, channel_gbps};
 pub use schedule::{
     At, Connection, Placement, ScheduleReport, ScheduleViolation, Waits, Wrong, schedule,
-    schedule_placed,
+    schedule_placed, schedule_uneven,
 };
 pub use violation::{Claim, Place, Violation, ViolationKind};
 

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use planner::check::{self, ScheduleViolation};
 use serde_json::{Value, json};
+use topology::schedule::Blocks;
 use topology::{Collective, Generation, Plan, Rank};
-use transport::schedule::{MIN_SLOTS, Sizing, schedule};
-use transport::testing::{ring_plan, tree_plan};
+use transport::schedule::{MIN_SLOTS, Sizing, schedule, schedule_uneven};
+use transport::testing::{pairs_plan, ring_plan, tree_plan};
 use transport::{Communicator, Options, ReduceOp, Rendezvous, Transport};
 
 /// How a rank finds its part.
@@ -377,6 +378,46 @@ fn check_schedules(plan: &Plan, slots: usize) {
             }
         }
     }
+}
+
+#[test]
+fn direct_schedules_pass_the_checker_with_one_slot() {
+    for ranks in [1, 2, 3, 4, 5, 8, 11] {
+        for channels in [1, 3] {
+            let plan = pairs_plan(ranks, channels);
+            for count in [0, 1, 5, 64, 1000, 5003] {
+                for slot_bytes in [128, 4096] {
+                    let sizing = Sizing::new(4, slot_bytes).unwrap();
+                    let root = Some(Rank((ranks - 1).min(1)));
+                    let n = ranks as usize;
+                    let blocks = (0..n * n).map(|i| count * (i % 3) / 2 + i % 2).collect();
+                    let blocks = Blocks::new(n, blocks).unwrap();
+                    let made = schedule_uneven(&plan, &blocks, sizing).unwrap();
+                    check::schedule_uneven(&made, &blocks, 1).unwrap();
+                    for (collective, count) in [
+                        (Collective::Gather, count),
+                        (Collective::Scatter, count),
+                        (Collective::AllToAll, count * n),
+                    ] {
+                        let made = schedule(&plan, collective, root, count, sizing).unwrap();
+                        check::schedule(&made, 1).unwrap_or_else(|violation| {
+                            panic!("{collective}, {ranks} ranks, {count} elements: {violation}")
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A block that goes astray is found.
+#[test]
+fn blocks_of_another_exchange_do_not_pass() {
+    let sizing = Sizing::new(4, 4096).unwrap();
+    let (sent, wanted) = ([3, 1, 2, 4], [3, 2, 1, 4]);
+    let (sent, wanted) = (Blocks::new(2, sent.to_vec()), Blocks::new(2, wanted.to_vec()));
+    let made = schedule_uneven(&pairs_plan(2, 1), &sent.unwrap(), sizing).unwrap();
+    check::schedule_uneven(&made, &wanted.unwrap(), 1).unwrap_err();
 }
 
 #[test]

@@ -44,12 +44,20 @@ const fn collective_name(collective: Collective) -> Option<&'static str> {
     match collective {
         Collective::AllReduce => Some("allreduce"),
         Collective::AllGather => Some("allgather"),
-        Collective::ReduceScatter => Some("reduce_scatter"),
+        Collective::ReduceScatter => Some("reducescatter"),
         Collective::Broadcast => Some("broadcast"),
         Collective::Reduce => Some("reduce"),
         Collective::AllToAll => Some("alltoall"),
+        Collective::Gather => Some("gather"),
+        Collective::Scatter => Some("scatter"),
         _ => None,
     }
+}
+
+/// The collective of a name; reduce-scatter also as the compiler's tools spell it.
+fn collective_named(name: &str) -> Option<Collective> {
+    let name = if name == "reduce_scatter" { "reducescatter" } else { name };
+    Collective::ALL.iter().copied().find(|c| collective_name(*c) == Some(name))
 }
 
 const OPS: [(Op, &str); 8] = [
@@ -91,11 +99,13 @@ pub fn write(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "<algo name=\"{}\" proto=\"Simple\" nchannels=\"{}\" nchunksperloop=\"{}\" ngpus=\"{}\" coll=\"{coll}\" inplace=\"1\" outofplace=\"1\" minBytes=\"0\" maxBytes=\"0\">",
+        "<algo name=\"{}\" proto=\"Simple\" nchannels=\"{}\" nchunksperloop=\"{}\" ngpus=\"{}\" coll=\"{coll}\" inplace=\"{}\" outofplace=\"1\" minBytes=\"0\" maxBytes=\"0\">",
         escape(name),
         channels.len(),
         schedule.count,
-        schedule.programs.len()
+        schedule.programs.len(),
+        // A block that arrives would overwrite one that has yet to leave.
+        u8::from(collective != Collective::AllToAll)
     );
     for (rank, program) in schedule.programs.iter().enumerate() {
         let (input, output) = chunks(schedule);
@@ -151,8 +161,8 @@ pub fn write(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
 fn chunks(schedule: &Schedule) -> (usize, usize) {
     let shard = schedule.count / schedule.programs.len().max(1);
     match schedule.collective {
-        Collective::AllGather => (shard, schedule.count),
-        Collective::ReduceScatter => (schedule.count, shard),
+        Collective::AllGather | Collective::Gather => (shard, schedule.count),
+        Collective::ReduceScatter | Collective::Scatter => (schedule.count, shard),
         _ => (schedule.count, schedule.count),
     }
 }
@@ -243,8 +253,7 @@ impl Reader<'_> {
     fn algorithm(&self) -> Result<Schedule, Refusal> {
         let root = self.document.root_element();
         let coll = self.text(root, "coll")?;
-        let collective =
-            Collective::ALL.iter().copied().find(|c| collective_name(*c) == Some(coll));
+        let collective = collective_named(coll);
         let collective =
             collective.ok_or_else(|| (self.line(root), format!("coll '{coll}' is not known")))?;
         let gpus = self.count(root, "ngpus")?;

@@ -16,6 +16,7 @@
 //! runs them) share nothing else.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::{Collective, Rank};
 
@@ -25,12 +26,78 @@ pub struct Schedule {
     /// The operation.
     pub collective: Collective,
     /// Elements of the collective's total data: of each rank's buffer for all-reduce, reduce and broadcast,
-    /// of the gathered buffer for all-gather, reduce-scatter, gather and scatter.
+    /// of the gathered buffer for all-gather, reduce-scatter, gather and scatter, of each rank's buffer for an even
+    /// all-to-all, of all blocks together for an uneven one.
     pub count: usize,
     /// The rank singled out, where the collective has one.
     pub root: Option<Rank>,
     /// By rank.
     pub programs: Vec<Program>,
+}
+
+/// How many elements each rank sends to each in an all-to-all.
+///
+/// A rank's input holds its blocks by receiver, its output the blocks by sender, both without gaps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Blocks {
+    ranks: usize,
+    /// By sender, then receiver.
+    counts: Vec<usize>,
+}
+
+impl Blocks {
+    /// From `ranks` times `ranks` counts, by sender, then receiver; `None` where there are not as many, or where they add up to
+    /// more than memory could hold.
+    #[must_use]
+    pub fn new(ranks: usize, counts: Vec<usize>) -> Option<Self> {
+        let fits = counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count)).is_some();
+        (fits && Some(counts.len()) == ranks.checked_mul(ranks)).then_some(Self { ranks, counts })
+    }
+
+    /// Ranks.
+    #[must_use]
+    pub const fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Elements from one rank to another; 0 where there is no such rank.
+    #[must_use]
+    pub fn count(&self, from: usize, to: usize) -> usize {
+        let known = from < self.ranks && to < self.ranks;
+        if known { self.counts[from * self.ranks + to] } else { 0 }
+    }
+
+    /// Where in the sender's input the block lies.
+    #[must_use]
+    pub fn source(&self, from: usize, to: usize) -> Range<usize> {
+        let start = (0..to).map(|before| self.count(from, before)).sum();
+        start..start + self.count(from, to)
+    }
+
+    /// Where in the receiver's output the block lies.
+    #[must_use]
+    pub fn target(&self, from: usize, to: usize) -> Range<usize> {
+        let start = (0..from).map(|before| self.count(before, to)).sum();
+        start..start + self.count(from, to)
+    }
+
+    /// Elements of a rank's input.
+    #[must_use]
+    pub fn sent(&self, from: usize) -> usize {
+        (0..self.ranks).map(|to| self.count(from, to)).sum()
+    }
+
+    /// Elements of a rank's output.
+    #[must_use]
+    pub fn received(&self, to: usize) -> usize {
+        (0..self.ranks).map(|from| self.count(from, to)).sum()
+    }
+
+    /// Elements of all blocks.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.counts.iter().sum()
+    }
 }
 
 /// What one rank does.

@@ -4,22 +4,25 @@
 //!   Plan, collective, root, count ── select ──▶ channels ── split by shares ──▶ element ranges
 //!                                                   ring: one lane per rank      ── pipelined chunks ──▶ Schedule
 //!                                                   tree: one lane per hop
+//!                                                   pairs: one lane per distance of ranks
 //! ```
 //!
-//! Every schedule is right both in place and out of place: no step reads `Input` where an earlier step wrote the
+//! Every schedule but all-to-all's is right both in place and out of place: no step reads `Input` where an earlier step wrote the
 //! same place of `Output`.
 //!
 //! Shards: rank `r` of `n` owns the elements `count * r / n .. count * (r + 1) / n` (rounded down) of the total data
-//! of an all-gather or reduce-scatter; its `Input` or `Output` then holds its shard alone, from offset 0.
+//! of an all-gather, reduce-scatter, gather or scatter; its `Input` or `Output` then holds its shard alone, from offset 0.
+//! An all-to-all has `n` blocks of one length, or [`Blocks`] of any.
 //!
 //! A step that receives and sends in one needs the message and a free slot at once. Around a ring that is free of
 //! deadlock with two or more slots per connection ([`MIN_SLOTS`]); on trees one is enough.
 
 use std::ops::Range;
 
-use topology::schedule::{Buffer, Lane, Op, Program, Schedule, Slice, Step};
+use topology::schedule::{Blocks, Buffer, Lane, Op, Program, Schedule, Slice, Step};
 use topology::{Collective, Plan, Rank, plan::Pattern};
 
+mod direct;
 mod ring;
 mod select;
 mod split;
@@ -27,6 +30,7 @@ mod split;
 mod tests;
 mod tree;
 
+use direct::Block;
 pub use select::{Selected, channel_ids, select};
 
 /// Slots a connection needs for every schedule made here to be free of deadlock.
@@ -128,6 +132,24 @@ pub enum ScheduleError {
         /// In the plan.
         ranks: usize,
     },
+    /// An all-to-all whose data is not `ranks` blocks of one length, and no [`Blocks`].
+    #[error(
+        "all-to-all among {ranks} ranks needs as many blocks of one length; {count} elements are not"
+    )]
+    Uneven {
+        /// Elements of a rank's buffer.
+        count: usize,
+        /// In the plan.
+        ranks: usize,
+    },
+    /// Blocks for another number of ranks than the plan's.
+    #[error("blocks among {blocks} ranks for a plan of {ranks}")]
+    Blocks {
+        /// Ranks of the blocks.
+        blocks: usize,
+        /// In the plan.
+        ranks: usize,
+    },
     /// A channel that is not what its pattern says.
     #[error("channel {channel} is not a {pattern:?} over all ranks: {why}")]
     Malformed {
@@ -176,6 +198,12 @@ pub fn schedule(
     }
     let bytes = u64::try_from(count.saturating_mul(sizing.element_bytes)).unwrap_or(u64::MAX);
     let channels = select(plan, collective, root, bytes)?;
+    let exchanges = direct_only(collective);
+    if let Some(other) =
+        channels.iter().find(|c| exchanges != (c.channel.pattern == Pattern::Pairs))
+    {
+        return Err(ScheduleError::Unsupported { collective, pattern: other.channel.pattern });
+    }
     let mut job = Job { collective, root, count, sizing, programs: &mut programs };
     match collective {
         Collective::AllReduce | Collective::Broadcast | Collective::Reduce => {
@@ -193,6 +221,26 @@ pub fn schedule(
             }
         }
         Collective::AllGather | Collective::ReduceScatter => sharded(&mut job, &channels)?,
+        Collective::AllToAll => {
+            if !count.is_multiple_of(ranks) {
+                return Err(ScheduleError::Uneven { count, ranks });
+            }
+            let part = |rank| split::part(0..count, rank, ranks, 1);
+            direct::exchange(&mut job, &channels, |from, to| {
+                Some(Block { source: part(to), target: part(from) })
+            })?;
+        }
+        Collective::Gather | Collective::Scatter => {
+            let root = root.map_or(0, Rank::index);
+            let gather = collective == Collective::Gather;
+            let part = |rank| split::part(0..count, rank, ranks, 1);
+            direct::exchange(&mut job, &channels, |from, to| {
+                let (own, place) = if gather { (from, to) } else { (to, from) };
+                let (alone, whole) = (0..part(own).len(), part(own));
+                let (source, target) = if gather { (alone, whole) } else { (whole, alone) };
+                (place == root).then_some(Block { source, target })
+            })?;
+        }
         _ => {
             let pattern = channels.first().map_or(Pattern::Pairs, |c| c.channel.pattern);
             return Err(ScheduleError::Unsupported { collective, pattern });
@@ -205,6 +253,35 @@ pub fn schedule(
         }
     }
     Ok(Schedule { collective, count, root, programs })
+}
+
+/// The schedule of an uneven all-to-all.
+///
+/// # Errors
+/// As [`schedule`]; and where the blocks are for another number of ranks.
+pub fn schedule_uneven(
+    plan: &Plan,
+    blocks: &Blocks,
+    sizing: Sizing,
+) -> Result<Schedule, ScheduleError> {
+    let (collective, count) = (Collective::AllToAll, blocks.total());
+    let ranks = plan.ranks.len();
+    if blocks.ranks() != ranks {
+        return Err(ScheduleError::Blocks { blocks: blocks.ranks(), ranks });
+    }
+    let mut programs = vec![Program::default(); ranks];
+    let mut job = Job { collective, root: None, count, sizing, programs: &mut programs };
+    if ranks == 1 {
+        job.push(0, local_copy(0, 0..count, 0..count));
+    } else {
+        // The size by which the plan chooses is what a rank sends on the mean.
+        let bytes = u64::try_from(count.saturating_mul(sizing.element_bytes) / ranks.max(1));
+        let channels = select(plan, collective, None, bytes.unwrap_or(u64::MAX))?;
+        direct::exchange(&mut job, &channels, |from, to| {
+            Some(Block { source: blocks.source(from, to), target: blocks.target(from, to) })
+        })?;
+    }
+    Ok(Schedule { collective, count, root: None, programs })
 }
 
 /// The elements of `count` that are `rank`'s shard among `ranks` in an all-gather or reduce-scatter.
@@ -222,6 +299,11 @@ pub(crate) struct ConnectionId {
     pub(crate) to: Rank,
     pub(crate) channel: u32,
     pub(crate) connection: u32,
+}
+
+/// Collectives that run along pairs and along nothing else.
+const fn direct_only(collective: Collective) -> bool {
+    matches!(collective, Collective::AllToAll | Collective::Gather | Collective::Scatter)
 }
 
 /// Every connection that schedules for `collectives` may use, sorted.
@@ -246,6 +328,9 @@ pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<Connec
                     };
                     up.iter().for_each(|e| add(e.from, e.to, tree::UP));
                     down.iter().for_each(|e| add(e.from, e.to, tree::DOWN));
+                }
+                Pattern::Pairs if direct_only(*collective) => {
+                    channel.edges.iter().for_each(|e| add(e.from, e.to, 0));
                 }
                 Pattern::Pairs => {}
             }

@@ -85,6 +85,27 @@ pub fn tree_plan(ranks: u32, channels: u32, arity: u32) -> Plan {
     plan(ranks, list)
 }
 
+/// Direct exchanges between all pairs, in `channels` equal parts: all-to-all, and gather and scatter with any root.
+#[must_use]
+pub fn pairs_plan(ranks: u32, channels: u32) -> Plan {
+    let all = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+    let edges: Vec<ChannelEdge> =
+        all.filter(|(from, to)| from != to).map(|(from, to)| edge(Rank(from), Rank(to))).collect();
+    let list = (0..channels).map(|index| Channel {
+        index,
+        pattern: Pattern::Pairs,
+        collectives: vec![Collective::AllToAll, Collective::Gather, Collective::Scatter],
+        ranks: Vec::new(),
+        root: None,
+        nics: Vec::new(),
+        share: Fraction::of(1, u64::from(channels)),
+        gbps: Fraction::ONE,
+        edges: edges.clone(),
+        reduce_edges: Vec::new(),
+    });
+    plan(ranks, list.collect())
+}
+
 fn edge(from: Rank, to: Rank) -> ChannelEdge {
     ChannelEdge { from, to, paths: Vec::new() }
 }
@@ -108,8 +129,8 @@ fn plan(ranks: u32, channels: Vec<Channel>) -> Plan {
             .collect(),
         channels,
         alternatives: Vec::new(),
-        collectives: ALL
-            .into_iter()
+        collectives: Collective::ALL
+            .iter()
             .map(|collective| {
                 let nothing_claimed = CollectivePlan {
                     bound: None,
@@ -118,7 +139,7 @@ fn plan(ranks: u32, channels: Vec<Channel>) -> Plan {
                     candidates: Vec::new(),
                     by_size: Vec::new(),
                 };
-                (collective, nothing_claimed)
+                (*collective, nothing_claimed)
             })
             .collect::<BTreeMap<_, _>>(),
         assumptions: Vec::new(),

@@ -20,7 +20,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use topology::Rank;
-use topology::schedule::{Buffer, Op, Schedule, Slice};
+use topology::schedule::{Blocks, Buffer, Op, Schedule, Slice};
 
 pub use layout::Placement;
 pub use violation::{At, Connection, ScheduleViolation, Waits, Wrong};
@@ -54,7 +54,7 @@ pub struct ScheduleReport {
 /// The first violation, in order of rank, lane and step where that has a meaning.
 pub fn schedule(schedule: &Schedule, slots: usize) -> Result<ScheduleReport, ScheduleViolation> {
     let mut report = schedule_placed(schedule, slots, Placement::OutOfPlace)?;
-    let in_place = Operation::new(schedule)?.layout(Rank(0), 0, Placement::InPlace).is_some();
+    let in_place = Operation::new(schedule, None)?.layout(Rank(0), 0, Placement::InPlace).is_some();
     if in_place {
         schedule_placed(schedule, slots, Placement::InPlace)?;
         report.placements.push(Placement::InPlace);
@@ -72,7 +72,29 @@ pub fn schedule_placed(
     slots: usize,
     placement: Placement,
 ) -> Result<ScheduleReport, ScheduleViolation> {
-    let operation = Operation::new(schedule)?;
+    let operation = Operation::new(schedule, None)?;
+    check(schedule, &operation, slots, placement)
+}
+
+/// As [`fn@schedule`], for an all-to-all of `blocks`, out of place.
+///
+/// # Errors
+/// The first violation; and where the schedule is for other ranks or another total.
+pub fn schedule_uneven(
+    schedule: &Schedule,
+    blocks: &Blocks,
+    slots: usize,
+) -> Result<ScheduleReport, ScheduleViolation> {
+    let operation = Operation::new(schedule, Some(blocks))?;
+    check(schedule, &operation, slots, Placement::OutOfPlace)
+}
+
+fn check(
+    schedule: &Schedule,
+    operation: &Operation<'_>,
+    slots: usize,
+    placement: Placement,
+) -> Result<ScheduleReport, ScheduleViolation> {
     let (mut layouts, mut used) = (Vec::new(), placement);
     for (rank, program) in (0..).map(Rank).zip(&schedule.programs) {
         let layout = operation.layout(rank, program.scratch, placement).or_else(|| {
@@ -92,7 +114,7 @@ pub fn schedule_placed(
     execution.races(&order)?;
     let memories = execution.run(&order)?;
     for (rank, (layout, memory)) in (0..).map(Rank).zip(layouts.iter().zip(&memories)) {
-        output(&operation, rank, layout, &memory[OUTPUT], placement)?;
+        output(operation, rank, layout, &memory[OUTPUT], placement)?;
     }
     if operation.is_barrier() {
         barrier(&steps, &order, operation.ranks())?;
@@ -257,7 +279,7 @@ impl Execution<'_> {
 
 /// Every element of a rank's output is what the collective asks for.
 fn output(
-    operation: &Operation,
+    operation: &Operation<'_>,
     rank: Rank,
     layout: &Layout,
     memory: &Memory,

@@ -23,8 +23,9 @@ pub fn channel_ids(plan: &Plan) -> impl Iterator<Item = Selected<'_>> {
 /// The channels that carry `collective` over `bytes` of total data, in plan order.
 ///
 /// The choice is the plan's own: the row of `by_size` for that size, its algorithm's channels, the first so many of
-/// every root. Where the plan has no such row, or its choice is of a shape this transport does not run (direct
-/// exchanges are), the channels of the collective's best algorithm are taken. With a `root`, trees of other roots are left out.
+/// every root. Where the plan has no such row, or its choice is of a shape this transport does not run (direct exchanges for
+/// what rings and trees carry), the channels of the collective's best algorithm are taken. With a `root`, trees and
+/// exchanges of other roots are left out.
 ///
 /// # Errors
 /// Where nothing is left.
@@ -35,11 +36,17 @@ pub fn select(
     bytes: u64,
 ) -> Result<Vec<Selected<'_>>, ScheduleError> {
     let mut chosen = by_size(plan, collective, bytes).unwrap_or_default();
-    if chosen.is_empty() || chosen.iter().any(|c| c.channel.pattern == Pattern::Pairs) {
+    let runs =
+        |c: &Selected<'_>| c.channel.pattern != Pattern::Pairs || super::direct_only(collective);
+    if chosen.is_empty() || !chosen.iter().all(runs) {
         chosen = best(plan, collective).collect();
     }
     if root.is_some() {
-        chosen.retain(|c| c.channel.pattern != Pattern::Tree || c.channel.root == root);
+        chosen.retain(|c| match c.channel.pattern {
+            Pattern::Ring => true,
+            Pattern::Tree => c.channel.root == root,
+            Pattern::Pairs => c.channel.root.is_none() || c.channel.root == root,
+        });
     }
     if chosen.is_empty() {
         return Err(ScheduleError::NoChannel { collective, root });

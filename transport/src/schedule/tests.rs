@@ -7,7 +7,7 @@ use topology::schedule::{Buffer, Op, Schedule, Slice};
 use topology::{Collective, Plan, Rank};
 
 use super::*;
-use crate::testing::{ring_plan, tree_plan};
+use crate::testing::{pairs_plan, ring_plan, tree_plan};
 
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllReduce,
@@ -42,7 +42,12 @@ impl Machine {
 }
 
 /// Runs the schedule with `slots` messages per connection, a rank's lanes in turn; the final output of every rank.
-fn run(schedule: &Schedule, in_place: bool, slots: usize) -> Vec<Vec<u64>> {
+fn run(
+    schedule: &Schedule,
+    blocks: Option<&Blocks>,
+    in_place: bool,
+    slots: usize,
+) -> Vec<Vec<u64>> {
     let n = schedule.programs.len();
     let shard = |r| split::part(0..schedule.count, r, n, 1);
     let mut machines: Vec<_> = (0..n)
@@ -50,6 +55,12 @@ fn run(schedule: &Schedule, in_place: bool, slots: usize) -> Vec<Vec<u64>> {
             let (input, output) = match schedule.collective {
                 Collective::AllGather => (shard(r), 0..schedule.count),
                 Collective::ReduceScatter => (0..schedule.count, shard(r)),
+                Collective::Gather => (shard(r), 0..schedule.count),
+                Collective::Scatter => (0..schedule.count, shard(r)),
+                Collective::AllToAll if blocks.is_some() => {
+                    let blocks = blocks.expect("just seen");
+                    (0..blocks.sent(r), 0..blocks.received(r))
+                }
                 _ => (0..schedule.count, 0..schedule.count),
             };
             Machine {
@@ -159,12 +170,13 @@ fn check(
     }
     let sum = |i| (0..n).map(|r| value(r, i)).sum::<u64>();
     let shard = |r| split::part(0..count, r, n, 1);
-    let same_size = !matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+    let same_size =
+        matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
     for in_place in [false, true] {
         if in_place && !same_size {
             continue;
         }
-        for (r, output) in run(&schedule, in_place, slots).into_iter().enumerate() {
+        for (r, output) in run(&schedule, None, in_place, slots).into_iter().enumerate() {
             let whole = 0..count;
             let root = root as usize;
             let expect: Vec<u64> = match collective {
@@ -173,6 +185,14 @@ fn check(
                     (0..n).flat_map(|o| shard(o).map(move |i| value(o, i))).collect()
                 }
                 Collective::ReduceScatter => shard(r).map(sum).collect(),
+                Collective::AllToAll => {
+                    (0..n).flat_map(|o| shard(r).map(move |i| value(o, i))).collect()
+                }
+                Collective::Scatter => shard(r).map(|i| value(root, i)).collect(),
+                Collective::Gather if r == root => {
+                    (0..n).flat_map(|o| shard(o).map(move |i| value(o, i))).collect()
+                }
+                Collective::Gather => vec![0; count],
                 Collective::Broadcast => whole.map(|i| value(root, i)).collect(),
                 _ if r == root => whole.map(sum).collect(),
                 _ if in_place => whole.map(|i| value(r, i)).collect(),
@@ -201,6 +221,20 @@ fn trees() {
             for collective in COLLECTIVES {
                 check(&tree_plan(n, 2, 2), collective, n / 2, count, 256, 1);
                 check(&tree_plan(n, 1, 7), collective, 0, count, 1 << 16, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn pairs() {
+    for n in 1..=8 {
+        for count in [0, 1, 5, 64, 1000] {
+            for channels in [1, 3] {
+                let plan = pairs_plan(n, channels);
+                check(&plan, Collective::Gather, n - 1, count, 256, 1);
+                check(&plan, Collective::Scatter, n / 2, count, 256, 1);
+                check(&plan, Collective::AllToAll, 0, count * n as usize, 256, 1);
             }
         }
     }
@@ -245,6 +279,24 @@ fn refuse(plan: &Plan, collective: Collective, root: Option<u32>, expect: &str) 
 #[test]
 fn refusals() {
     refuse(&ring_plan(4, 1), Collective::AllToAll, None, "no channel for all-to-all");
+    refuse(&pairs_plan(3, 1), Collective::AllToAll, None, "100 elements are not");
+    refuse(&pairs_plan(4, 1), Collective::AllReduce, None, "no channel for all-reduce");
+    refuse(&pairs_plan(4, 1), Collective::Gather, Some(4), "needs a root below 4");
+    let mut plan = pairs_plan(4, 1);
+    plan.channels[0].edges.remove(1);
+    refuse(&plan, Collective::AllToAll, None, "have no hop");
+    plan.channels[0].root = Some(Rank(1));
+    refuse(&plan, Collective::Gather, Some(2), "no channel for gather with root 2");
+    plan.channels[0].edges[0].to = Rank(4);
+    refuse(&plan, Collective::Gather, Some(1), "no rank of the plan");
+    plan.channels[0].pattern = Pattern::Ring;
+    refuse(&plan, Collective::AllToAll, None, "along Ring channels is not executed");
+    let blocks = Blocks::new(2, vec![0; 4]).unwrap();
+    let sizing = Sizing::new(4, 4096).unwrap();
+    let error = schedule_uneven(&pairs_plan(3, 1), &blocks, sizing).unwrap_err();
+    assert_eq!(error.to_string(), "blocks among 2 ranks for a plan of 3");
+    assert!(Blocks::new(2, vec![0; 3]).is_none());
+    assert!(Blocks::new(2, vec![usize::MAX, 1, 0, 0]).is_none());
     refuse(&ring_plan(4, 1), Collective::Broadcast, None, "needs a root below 4");
     refuse(&ring_plan(4, 1), Collective::Broadcast, Some(4), "needs a root below 4");
     refuse(&ring_plan(4, 0), Collective::AllReduce, None, "no channel");
@@ -294,6 +346,26 @@ proptest! {
         let swap = |r: usize| if r == old { new } else if r == new { old } else { r };
         channel.reduce_edges = up.iter().rev().map(|(p, c)| edge(swap(*c), swap(*p))).collect();
         check(&plan, Collective::AllReduce, 0, count, lines * 64, 1);
+    }
+
+    #[test]
+    fn any_blocks(
+        (n, counts) in (1_usize..7).prop_flat_map(|n| {
+            (Just(n), proptest::collection::vec(prop_oneof![Just(0_usize), 0_usize..300], n * n))
+        }),
+        channels in 1_u32..4,
+        lines in 1_usize..9,
+    ) {
+        let blocks = Blocks::new(n, counts).unwrap();
+        let plan = pairs_plan(u32::try_from(n).unwrap(), channels);
+        let sizing = Sizing::new(4, lines * 64).unwrap();
+        let schedule = schedule_uneven(&plan, &blocks, sizing).unwrap();
+        for (to, output) in run(&schedule, Some(&blocks), false, 1).into_iter().enumerate() {
+            let expect: Vec<u64> = (0..n)
+                .flat_map(|from| blocks.source(from, to).map(move |i| value(from, i)))
+                .collect();
+            prop_assert_eq!(output, expect);
+        }
     }
 
     #[test]

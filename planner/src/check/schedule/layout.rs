@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use topology::schedule::{Buffer, Schedule, Slice};
+use topology::schedule::{Blocks, Buffer, Schedule, Slice};
 use topology::{Collective, Rank};
 
 use super::violation::ScheduleViolation;
@@ -45,7 +45,7 @@ pub(super) struct Layout {
 
 /// What one operation is about.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Operation {
+pub(super) struct Operation<'a> {
     collective: Collective,
     count: usize,
     ranks: usize,
@@ -53,10 +53,16 @@ pub(super) struct Operation {
     root: Option<Rank>,
     /// Of send-receive.
     receiver: Option<Rank>,
+    /// Of an uneven all-to-all.
+    blocks: Option<&'a Blocks>,
 }
 
-impl Operation {
-    pub(super) fn new(schedule: &Schedule) -> Result<Self, ScheduleViolation> {
+impl<'a> Operation<'a> {
+    /// `blocks` are those of an uneven all-to-all, which a schedule does not say itself.
+    pub(super) fn new(
+        schedule: &Schedule,
+        blocks: Option<&'a Blocks>,
+    ) -> Result<Self, ScheduleViolation> {
         let ranks = schedule.programs.len();
         let collective = schedule.collective;
         if ranks == 0 {
@@ -67,7 +73,10 @@ impl Operation {
         if rooted && root.is_none() {
             return Err(ScheduleViolation::Root { collective });
         }
-        if collective == Collective::AllToAll && !schedule.count.is_multiple_of(ranks) {
+        let blocks = blocks.filter(|_| collective == Collective::AllToAll);
+        let even = schedule.count.is_multiple_of(ranks);
+        let fits = blocks.map_or(even, |b| b.ranks() == ranks && b.total() == schedule.count);
+        if collective == Collective::AllToAll && !fits {
             return Err(ScheduleViolation::Blocks { count: schedule.count, ranks });
         }
         let mut receiver = None;
@@ -84,7 +93,7 @@ impl Operation {
                 return Err(ScheduleViolation::Receivers { receivers });
             }
         }
-        Ok(Self { collective, count: schedule.count, ranks, root, receiver })
+        Ok(Self { collective, count: schedule.count, ranks, root, receiver, blocks })
     }
 
     /// Elements of the whole that belong to `rank`.
@@ -109,7 +118,11 @@ impl Operation {
         let (alone, none) = (0..shard.len(), 0..0);
         let if_root = |range: Range<usize>| if is_root { range } else { none.clone() };
         let (input, output) = match self.collective {
-            Collective::AllReduce | Collective::AllToAll => (whole.clone(), whole.clone()),
+            Collective::AllToAll => match self.blocks {
+                Some(b) => (0..b.sent(rank.index()), 0..b.received(rank.index())),
+                None => (whole.clone(), whole.clone()),
+            },
+            Collective::AllReduce => (whole.clone(), whole.clone()),
             Collective::AllGather => (alone, whole.clone()),
             Collective::ReduceScatter => (whole.clone(), alone),
             Collective::Broadcast => (if_root(whole.clone()), whole.clone()),
@@ -171,8 +184,15 @@ impl Operation {
                 every().map(|of| run(self.shard(of), Some(of), 0)).collect()
             }
             Collective::AllToAll => {
-                let from = self.shard(rank).start;
-                every().map(|of| run(self.shard(of), Some(of), from)).collect()
+                let start = self.shard(rank).start;
+                let block = |of: Rank| match self.blocks {
+                    Some(blocks) => {
+                        let (from, to) = (of.index(), rank.index());
+                        run(blocks.target(from, to), Some(of), blocks.source(from, to).start)
+                    }
+                    None => run(self.shard(of), Some(of), start),
+                };
+                every().map(block).collect()
             }
             Collective::Reduce
             | Collective::Gather

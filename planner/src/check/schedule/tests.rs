@@ -214,7 +214,7 @@ fn execute(
     seed: &mut Seed,
 ) -> Option<Vec<Vec<u64>>> {
     let n = schedule.programs.len();
-    let operation = super::Operation::new(schedule).unwrap();
+    let operation = super::Operation::new(schedule, None).unwrap();
     let layout = |rank: usize, scratch| {
         operation.layout(Rank(u32::try_from(rank).unwrap()), scratch, placement).unwrap()
     };
