@@ -62,7 +62,7 @@ fn name(selector: &GpuSelector) -> String {
 
 #[cfg(test)]
 mod tests {
-    use topology::snapshot::{PciDevice, PciKind, PcieLinkFacts};
+    use topology::snapshot::{PciDevice, PciKind};
     use topology::{BusId, RateModel, Snapshot, Source, lower};
 
     use super::*;
@@ -72,31 +72,14 @@ mod tests {
         let mut snapshot = Snapshot::new(Source::Live);
         for (index, bus) in [(0, 0x20), (1, 0x10)] {
             let bus_id = BusId::new(0, bus, 0, 0).unwrap();
-            snapshot.pci_devices.push(PciDevice {
-                bus_id,
-                parent: None,
-                host_bridge: None,
-                kind: PciKind::Gpu,
-                class: None,
-                vendor: None,
-                device: None,
-                numa_node: Some(0),
-                link: PcieLinkFacts::default(),
-            });
+            snapshot
+                .pci_devices
+                .push(PciDevice { numa_node: Some(0), ..PciDevice::new(bus_id, PciKind::Gpu) });
             snapshot.gpus.push(Gpu {
-                index: GpuIndex(index),
                 bus_id: Some(bus_id),
                 uuid: Some(format!("GPU-{index}")),
-                name: None,
-                compute_capability: None,
-                memory_bytes: None,
                 numa_node: Some(0),
-                cpus: None,
-                links: vec![],
-                inactive_links: None,
-                c2c: None,
-                gdr: None,
-                mig: None,
+                ..Gpu::new(GpuIndex(index))
             });
         }
         snapshot.pci_devices.sort_by_key(|device| device.bus_id);

@@ -133,7 +133,7 @@ fn without_times(snapshot: &Snapshot) -> Snapshot {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use topology::snapshot::LinkGraph;
+    use topology::snapshot::{FaultKind, LinkGraph};
     use topology::{Bandwidth, Fault, RateModel, Source, lower};
 
     use super::*;
@@ -154,12 +154,8 @@ pub(crate) mod tests {
     }
 
     fn fault(error: &str, at: u64) -> Fault {
-        Fault {
-            probe: "test".into(),
-            place: "here".into(),
-            error: error.into(),
-            at_unix_ms: Some(at),
-        }
+        let fault = Fault::new("test", "here", FaultKind::Unreadable, error);
+        Fault { at_unix_ms: Some(at), ..fault }
     }
 
     #[test]

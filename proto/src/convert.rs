@@ -4,6 +4,7 @@
 //! domain promises and names the field it refuses.
 
 mod enums;
+mod facts;
 mod plan;
 mod request;
 mod snapshot;

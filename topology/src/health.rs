@@ -290,7 +290,7 @@ fn numa_unknown(snapshot: &Snapshot, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{GpuLinkKind, GpuLinks, NumaNode, PciKind, PcieLink};
+    use crate::snapshot::{FaultKind, GpuLinkKind, GpuLinks, NumaNode, PciKind, PcieLink};
     use crate::{Fault, GpuIndex, Nic, Source};
 
     fn gpu(index: u32, links: &[(&str, u32)]) -> Gpu {
@@ -317,11 +317,6 @@ mod tests {
     fn pci(at: &str, trained: (u32, u8), capable: (u32, u8)) -> PciDevice {
         let link = |(mtps, width)| Some(PcieLink { mtps, width });
         PciDevice {
-            bus_id: at.parse().unwrap(),
-            parent: None,
-            host_bridge: None,
-            kind: PciKind::Nic,
-            class: None,
             vendor: Some(0x15b3),
             device: Some(0x1021),
             numa_node: Some(0),
@@ -330,6 +325,7 @@ mod tests {
                 device_capable: link(capable),
                 slot_capable: None,
             },
+            ..PciDevice::new(at.parse().unwrap(), PciKind::Nic)
         }
     }
 
@@ -424,12 +420,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_read_is_never_ok() {
-        let fault = Fault {
-            probe: "nvml".into(),
-            place: "nvmlInit".into(),
-            error: "timed out".into(),
-            at_unix_ms: None,
-        };
+        let fault = Fault::new("nvml", "nvmlInit", FaultKind::TimedOut, "timed out");
         check(|s| s.faults.push(fault), &[], Status::Unknown);
     }
 }

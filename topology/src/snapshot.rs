@@ -14,6 +14,18 @@ use crate::cpu_list::CpuList;
 use crate::matrix::Matrix;
 use crate::{Bandwidth, BusId, GpuIndex, Rail};
 
+mod access;
+mod fabric;
+mod fault;
+mod host;
+mod port;
+
+pub use access::{Acs, IommuDomain, IommuGroup, PeerAccess, PeerStatus};
+pub use fabric::{FabricCondition, FabricHealth, FabricState, GpuFabric};
+pub use fault::{Fault, FaultKind};
+pub use host::{CpuTopology, GpuDirectFacts, HostFacts, HostIdentity, Imex, ProcessLimits};
+pub use port::{Bond, BondMember, Gid, GidKind, GidScope, PortCounters};
+
 /// Version of the JSON form. Readers refuse a newer one by name; fields are only ever added within one.
 pub const SCHEMA_VERSION: u32 = 1;
 
@@ -76,24 +88,6 @@ impl Source {
             Self::LinkGraph => "link-graph",
         }
     }
-}
-
-/// The host as a whole. Names, serial numbers and addresses are never recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HostFacts {
-    /// Product name from firmware.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub product: Option<String>,
-    /// Whether the CPU reports a hypervisor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hypervisor: Option<bool>,
-    /// Kernel release.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
-    /// GPU driver version.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub driver: Option<String>,
 }
 
 /// A NUMA node: CPUs, memory, or both.
@@ -177,6 +171,21 @@ pub struct PciDevice {
     /// The link towards its parent.
     #[serde(default)]
     pub link: PcieLinkFacts,
+    /// Access control of a bridge. `None` is unknown: the bytes beyond the first 64 need privilege.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acs: Option<Acs>,
+    /// The IOMMU group it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu: Option<IommuGroup>,
+    /// Whether runtime power management has put it to sleep, so that what its link trained to says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+    /// The kernel driver that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// The physical function it is a virtual function of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physical_function: Option<BusId>,
 }
 
 /// Kind of a PCI function, by class code and place in the tree.
@@ -267,6 +276,44 @@ pub struct Gpu {
     /// Whether MIG mode is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<bool>,
+    /// Number of its device file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minor: Option<u32>,
+    /// NUMA node that its own memory forms, on coherent boards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_node: Option<u32>,
+    /// AMD's name of the architecture: `gfx942`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gfx: Option<String>,
+    /// AMD's mode of dividing the board: `SPX`, `CPX`; `SPX/NPS1` with that of its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// What the driver says of access to each other GPU, by index.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerAccess>,
+    /// Registration with the NVLink fabric; `None` where the driver does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<GpuFabric>,
+    /// Links with errors, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub link_errors: Vec<LinkErrors>,
+}
+
+/// Error counters of one link of a GPU since the driver started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkErrors {
+    /// The link's number.
+    pub link: u32,
+    /// Data link replays.
+    #[serde(default)]
+    pub replay: u64,
+    /// Data link recoveries: the link was down and came back.
+    #[serde(default)]
+    pub recovery: u64,
+    /// Flits with a wrong checksum.
+    #[serde(default)]
+    pub crc: u64,
 }
 
 /// Equal links from one GPU to one peer.
@@ -351,6 +398,40 @@ pub struct Nic {
     /// What it is for.
     #[serde(default)]
     pub role: NicRole,
+    /// Why it is taken to be for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role_reason: Option<String>,
+    /// Its network interfaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub netdevs: Vec<String>,
+    /// Lanes of its network link in use, of InfiniBand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u8>,
+    /// State of the physical link, in the kernel's word: `LinkUp`, `Polling`, `Disabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phys_state: Option<String>,
+    /// Which card: devices with the same system image GUID have the same number, from 0 in order of names. The GUID
+    /// itself is not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<u32>,
+    /// Which node on the fabric: devices with the same node GUID have the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
+    /// Firmware version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// Board id, which tells an NVSwitch's own port from a card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub board: Option<String>,
+    /// Table of global identifiers, by index; `None` where it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gids: Option<Vec<Gid>>,
+    /// Error counters; `None` where they were not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<PortCounters>,
+    /// The bond that it is, or that its interfaces are legs of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<Bond>,
 }
 
 /// Link layer of a NIC port.
@@ -392,21 +473,6 @@ pub struct LinkGraph {
     pub links: Vec<(String, String, Bandwidth)>,
 }
 
-/// A fact that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fault {
-    /// The probe or reader.
-    pub probe: String,
-    /// The file, call or place in the input.
-    pub place: String,
-    /// What went wrong, in words.
-    pub error: String,
-    /// Unix time in milliseconds, where a clock was at hand.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_unix_ms: Option<u64>,
-}
-
 impl Snapshot {
     /// An empty snapshot of the present schema.
     #[must_use]
@@ -422,6 +488,108 @@ impl Snapshot {
             matrix: None,
             link_graph: None,
             faults: Vec::new(),
+        }
+    }
+}
+
+impl NumaNode {
+    /// A node of which only the number is known.
+    #[must_use]
+    pub fn new(id: u32) -> Self {
+        Self {
+            id,
+            cpus: None,
+            memory_bytes: None,
+            distances: BTreeMap::new(),
+            cpu: CpuModel::default(),
+        }
+    }
+
+    /// Whether it has memory and no CPU, so that nothing can be bound there.
+    #[must_use]
+    pub fn is_memory_only(&self) -> bool {
+        self.cpus.as_ref().is_some_and(CpuList::is_empty)
+    }
+}
+
+impl PciDevice {
+    /// A function of which only place and kind are known.
+    #[must_use]
+    pub fn new(bus_id: BusId, kind: PciKind) -> Self {
+        Self {
+            bus_id,
+            parent: None,
+            host_bridge: None,
+            kind,
+            class: None,
+            vendor: None,
+            device: None,
+            numa_node: None,
+            link: PcieLinkFacts::default(),
+            acs: None,
+            iommu: None,
+            suspended: None,
+            driver: None,
+            physical_function: None,
+        }
+    }
+}
+
+impl Gpu {
+    /// A GPU of which only the number is known.
+    #[must_use]
+    pub fn new(index: GpuIndex) -> Self {
+        Self {
+            index,
+            bus_id: None,
+            uuid: None,
+            name: None,
+            compute_capability: None,
+            memory_bytes: None,
+            numa_node: None,
+            cpus: None,
+            links: Vec::new(),
+            inactive_links: None,
+            c2c: None,
+            gdr: None,
+            mig: None,
+            minor: None,
+            memory_node: None,
+            gfx: None,
+            partition: None,
+            peers: Vec::new(),
+            fabric: None,
+            link_errors: Vec::new(),
+        }
+    }
+}
+
+impl Nic {
+    /// A port of which only the name is known.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            bus_id: None,
+            numa_node: None,
+            port: None,
+            mbit: None,
+            link_layer: None,
+            up: None,
+            gdr: None,
+            rail: None,
+            role: NicRole::Unknown,
+            role_reason: None,
+            netdevs: Vec::new(),
+            lanes: None,
+            phys_state: None,
+            card: None,
+            node: None,
+            firmware: None,
+            board: None,
+            gids: None,
+            counters: None,
+            bond: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use topology::Fault;
+use topology::snapshot::FaultKind;
 
 /// A probe to run apart from the rest.
 pub(super) struct Apart {
@@ -193,12 +194,23 @@ impl Clock {
     pub(super) fn fault(self, probe: &str, place: impl ToString, error: impl ToString) -> Fault {
         let since = || SystemTime::now().duration_since(UNIX_EPOCH).ok();
         let now = self.live.then(since).flatten();
+        let error = error.to_string();
         Fault {
-            probe: probe.into(),
-            place: place.to_string(),
-            error: error.to_string(),
             at_unix_ms: now.and_then(|now| u64::try_from(now.as_millis()).ok()),
+            ..Fault::new(probe, place.to_string(), kind_of(&error), error)
         }
+    }
+}
+
+/// The kind that an error's first word names.
+fn kind_of(error: &str) -> FaultKind {
+    match error.split(':').next() {
+        Some("denied") => FaultKind::Denied,
+        Some("lost") => FaultKind::Lost,
+        Some("absent") => FaultKind::Absent,
+        Some("timed out") => FaultKind::TimedOut,
+        Some("malformed") => FaultKind::Malformed,
+        _ => FaultKind::Unreadable,
     }
 }
 

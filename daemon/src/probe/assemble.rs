@@ -109,15 +109,14 @@ fn pci_devices(
             slot_capable: above.and_then(|above| above.capable),
         };
         devices.push(PciDevice {
-            bus_id,
             parent,
             host_bridge: function.host_bridge.clone().filter(|_| parent.is_none()),
-            kind,
             class: function.class,
             vendor: function.vendor,
             device: function.device,
             numa_node: function.numa_node,
             link: if has_link { link } else { PcieLinkFacts::default() },
+            ..PciDevice::new(bus_id, kind)
         });
     }
     (devices, faults)
@@ -140,7 +139,6 @@ fn nics(
     let nic = |(port, (role, reason)): (&NicPort, (_, &str))| {
         tracing::debug!(nic = port.name, port = port.port, ?role, reason, "NIC role");
         Nic {
-            name: port.name.clone(),
             bus_id: port.bus_id,
             numa_node: port.bus_id.and_then(|id| locality.node_of(id)),
             port: port.port,
@@ -148,8 +146,8 @@ fn nics(
             link_layer: port.link_layer,
             up: port.up,
             gdr: if port.rdma { gpudirect } else { Some(false) },
-            rail: None,
             role,
+            ..Nic::new(port.name.clone())
         }
     };
     ports.iter().zip(roles(&candidates, default_route)).map(nic).collect()

@@ -65,6 +65,7 @@ fn host(root: &Root, cpuinfo: &CpuInfo) -> HostFacts {
             .and_then(|text| parse_driver_version(&text))
             .or_else(|| file("sys/module/amdgpu/version"))
             .filter(told),
+        ..HostFacts::default()
     }
 }
 
@@ -126,11 +127,10 @@ fn node(root: &Root, id: u32, ids: &[u32], report: &Report<CpuPart>) -> NumaNode
         distances
     });
     NumaNode {
-        id,
         cpus: cpus.map_err(|(place, error)| report.fault(place, error)).ok(),
         memory_bytes,
         distances: distances.unwrap_or_default(),
-        cpu: CpuModel::default(),
+        ..NumaNode::new(id)
     }
 }
 

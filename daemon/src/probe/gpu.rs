@@ -112,19 +112,10 @@ pub(super) fn gpus(
 
 fn drawn_from_pci(index: GpuIndex, bus_id: BusId, locality: Locality<'_>) -> Gpu {
     Gpu {
-        index,
         bus_id: Some(bus_id),
-        uuid: None,
-        name: None,
-        compute_capability: None,
-        memory_bytes: None,
         numa_node: locality.node_of(bus_id),
         cpus: locality.cpus_of(bus_id),
-        links: Vec::new(),
-        inactive_links: None,
-        c2c: None,
-        gdr: None,
-        mig: None,
+        ..Gpu::new(index)
     }
 }
 
@@ -139,7 +130,6 @@ fn from_nvml(gpu: NvmlGpu, gpus: &BTreeSet<BusId>, locality: Locality<'_>) -> Gp
     let numa_node = by_memory().or_else(by_cpus).or_else(by_pci);
     let cpus = gpu.cpus.clone().or_else(|| locality.cpus_of(gpu.bus_id?));
     Gpu {
-        index: gpu.index,
         bus_id: gpu.bus_id,
         uuid: gpu.uuid,
         name: gpu.name,
@@ -150,8 +140,8 @@ fn from_nvml(gpu: NvmlGpu, gpus: &BTreeSet<BusId>, locality: Locality<'_>) -> Gp
         links: grouped(&gpu.links, gpus, locality.functions),
         inactive_links: gpu.inactive_links,
         c2c: gpu.c2c,
-        gdr: None,
         mig: gpu.mig,
+        ..Gpu::new(gpu.index)
     }
 }
 

@@ -58,7 +58,6 @@ impl Locality<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use topology::CpuModel;
 
     fn id(text: &str) -> BusId {
         text.parse().unwrap()
@@ -66,13 +65,8 @@ mod tests {
 
     #[track_caller]
     fn check(functions: &[(&str, Option<&str>, Option<u32>, &str)], expect: Option<u32>) {
-        let node = |id, cpus: &str| NumaNode {
-            id,
-            cpus: Some(cpus.parse().unwrap()),
-            memory_bytes: None,
-            distances: BTreeMap::new(),
-            cpu: CpuModel::default(),
-        };
+        let node =
+            |id, cpus: &str| NumaNode { cpus: Some(cpus.parse().unwrap()), ..NumaNode::new(id) };
         let nodes = [node(0, "0-3"), node(1, "4-7"), node(2, "")];
         let functions: BTreeMap<_, _> = functions
             .iter()
@@ -111,13 +105,7 @@ mod tests {
 
     #[test]
     fn on_a_host_of_one_node_a_list_tells_nothing() {
-        let node = NumaNode {
-            id: 0,
-            cpus: Some(CpuList::from_cpus([0, 1])),
-            memory_bytes: None,
-            distances: BTreeMap::new(),
-            cpu: CpuModel::default(),
-        };
+        let node = NumaNode { cpus: Some(CpuList::from_cpus([0, 1])), ..NumaNode::new(0) };
         let locality = Locality { functions: &BTreeMap::new(), nodes: &[node] };
         assert_eq!(locality.node_of_cpus(&CpuList::from_cpus([0, 1])), None);
     }

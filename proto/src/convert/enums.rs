@@ -1,7 +1,10 @@
 //! Closed lists. Both matches are exhaustive, so a new member on either side does not compile until it is placed here.
 
 use topology::plan::{LinkPolicy, Pattern};
-use topology::snapshot::{GpuLinkKind, LinkLayer, NicRole, PciKind};
+use topology::snapshot::{
+    FabricHealth, FabricState, FaultKind, GidKind, GidScope, GpuLinkKind, IommuDomain, LinkLayer,
+    NicRole, PciKind, PeerStatus,
+};
 use topology::{
     Algorithm, Collective, CpuArch, Executor, PathType, Protocol, RateModel, Severity, Source,
 };
@@ -69,6 +72,21 @@ wire_enum!(CpuArch { X86_64 = X8664, Arm64, Ppc64 });
 wire_enum!(PciKind { RootPort, Switch, SwitchPort, Gpu, Nic, NvSwitch, Other });
 wire_enum!(GpuLinkKind { NvLink, Xgmi });
 wire_enum!(LinkLayer { Infiniband, Ethernet });
+wire_enum!(IommuDomain { Identity, Dma, DmaFq, Unmanaged, Blocked });
+wire_enum!(PeerStatus {
+    Ok,
+    ChipsetNotSupported,
+    GpuNotSupported,
+    TopologyNotSupported,
+    DisabledByRegkey,
+    NotSupported,
+    Unknown
+});
+wire_enum!(FabricState { NotSupported, NotStarted, InProgress, Completed });
+wire_enum!(FabricHealth { Healthy, Unhealthy, LimitedCapacity });
+wire_enum!(GidKind { IbOrRoceV1, RoceV2 });
+wire_enum!(GidScope { LinkLocal, Ipv4, UniqueLocal, Global });
+wire_enum!(FaultKind { Denied, Lost, Absent, TimedOut, Unreadable, Malformed });
 
 impl From<NicRole> for v1::NicRole {
     fn from(value: NicRole) -> Self {

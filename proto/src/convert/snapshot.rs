@@ -2,8 +2,8 @@
 
 use topology::matrix::{Cell, Matrix};
 use topology::snapshot::{
-    C2c, Fault, Gpu, GpuLinks, HostFacts, LinkGraph, LinkPeer, Nic, NumaNode, PciDevice, PcieLink,
-    PcieLinkFacts, SCHEMA_VERSION,
+    Acs, Bond, C2c, Fault, Gpu, GpuFabric, GpuLinks, HostFacts, IommuGroup, LinkErrors, LinkGraph,
+    LinkPeer, Nic, NumaNode, PciDevice, PcieLink, PcieLinkFacts, PortCounters, SCHEMA_VERSION,
 };
 use topology::{Bandwidth, CpuModel, GpuIndex, PathType, Rail, Snapshot};
 
@@ -43,37 +43,15 @@ impl TryFrom<v1::Snapshot> for Snapshot {
         Ok(Self {
             schema_version: wire.schema_version,
             source: required("Snapshot.source", wire.source)?,
-            host: wire.host.map(HostFacts::from).unwrap_or_default(),
+            host: wire.host.map(HostFacts::try_from).transpose()?.unwrap_or_default(),
             numa_nodes: each(wire.numa_nodes)?,
             pci_devices: each(wire.pci_devices)?,
             gpus: each(wire.gpus)?,
             nics: each(wire.nics)?,
             matrix: wire.matrix.map(Matrix::try_from).transpose()?,
             link_graph: wire.link_graph.map(LinkGraph::from),
-            faults: wire.faults.into_iter().map(Fault::from).collect(),
+            faults: each(wire.faults)?,
         })
-    }
-}
-
-impl From<&HostFacts> for v1::HostFacts {
-    fn from(host: &HostFacts) -> Self {
-        Self {
-            product: host.product.clone(),
-            hypervisor: host.hypervisor,
-            kernel: host.kernel.clone(),
-            driver: host.driver.clone(),
-        }
-    }
-}
-
-impl From<v1::HostFacts> for HostFacts {
-    fn from(wire: v1::HostFacts) -> Self {
-        Self {
-            product: wire.product,
-            hypervisor: wire.hypervisor,
-            kernel: wire.kernel,
-            driver: wire.driver,
-        }
     }
 }
 
@@ -139,6 +117,11 @@ impl From<&PciDevice> for v1::PciDevice {
             device: device.device.map(u32::from),
             numa_node: device.numa_node,
             link: Some((&device.link).into()),
+            acs: device.acs.map(Into::into),
+            iommu: device.iommu.map(Into::into),
+            suspended: device.suspended,
+            driver: device.driver.clone(),
+            physical_function: device.physical_function.map(|id| id.to_string()),
         }
     }
 }
@@ -157,6 +140,14 @@ impl TryFrom<v1::PciDevice> for PciDevice {
             device: wire.device.map(|v| narrow_u16("PciDevice.device", v)).transpose()?,
             numa_node: wire.numa_node,
             link: wire.link.map(PcieLinkFacts::try_from).transpose()?.unwrap_or_default(),
+            acs: wire.acs.map(Acs::try_from).transpose()?,
+            iommu: wire.iommu.map(IommuGroup::try_from).transpose()?,
+            suspended: wire.suspended,
+            driver: wire.driver,
+            physical_function: some_bus_id(
+                "PciDevice.physical_function",
+                wire.physical_function.as_deref(),
+            )?,
         })
     }
 }
@@ -213,6 +204,13 @@ impl From<&Gpu> for v1::Gpu {
             c2c: gpu.c2c.map(Into::into),
             gdr: gpu.gdr,
             mig: gpu.mig,
+            minor: gpu.minor,
+            memory_node: gpu.memory_node,
+            gfx: gpu.gfx.clone(),
+            partition: gpu.partition.clone(),
+            peers: to_each(&gpu.peers),
+            fabric: gpu.fabric.as_ref().map(Into::into),
+            link_errors: to_each(&gpu.link_errors),
         }
     }
 }
@@ -235,6 +233,13 @@ impl TryFrom<v1::Gpu> for Gpu {
             c2c: wire.c2c.map(C2c::from),
             gdr: wire.gdr,
             mig: wire.mig,
+            minor: wire.minor,
+            memory_node: wire.memory_node,
+            gfx: wire.gfx,
+            partition: wire.partition,
+            peers: each(wire.peers)?,
+            fabric: wire.fabric.map(GpuFabric::try_from).transpose()?,
+            link_errors: wire.link_errors.into_iter().map(LinkErrors::from).collect(),
         })
     }
 }
@@ -320,6 +325,17 @@ impl From<&Nic> for v1::Nic {
             gdr: nic.gdr,
             rail: nic.rail.map(|rail| rail.0),
             role: v1::NicRole::from(nic.role).into(),
+            role_reason: nic.role_reason.clone(),
+            netdevs: nic.netdevs.clone(),
+            lanes: nic.lanes.map(u32::from),
+            phys_state: nic.phys_state.clone(),
+            card: nic.card,
+            node: nic.node,
+            firmware: nic.firmware.clone(),
+            board: nic.board.clone(),
+            gids: nic.gids.as_ref().map(|gids| v1::GidTable { entries: to_each(gids) }),
+            counters: nic.counters.as_ref().map(Into::into),
+            bond: nic.bond.as_ref().map(Into::into),
         }
     }
 }
@@ -339,6 +355,17 @@ impl TryFrom<v1::Nic> for Nic {
             gdr: wire.gdr,
             rail: wire.rail.map(Rail),
             role: required("Nic.role", wire.role)?,
+            role_reason: wire.role_reason,
+            netdevs: wire.netdevs,
+            lanes: wire.lanes.map(|lanes| narrow_u8("Nic.lanes", lanes)).transpose()?,
+            phys_state: wire.phys_state,
+            card: wire.card,
+            node: wire.node,
+            firmware: wire.firmware,
+            board: wire.board,
+            gids: wire.gids.map(|gids| each(gids.entries)).transpose()?,
+            counters: wire.counters.map(PortCounters::from),
+            bond: wire.bond.map(Bond::from),
         })
     }
 }
@@ -420,17 +447,22 @@ impl From<&Fault> for v1::Fault {
             place: fault.place.clone(),
             error: fault.error.clone(),
             at_unix_ms: fault.at_unix_ms,
+            kind: v1::FaultKind::from(fault.kind).into(),
         }
     }
 }
 
-impl From<v1::Fault> for Fault {
-    fn from(wire: v1::Fault) -> Self {
-        Self {
+impl TryFrom<v1::Fault> for Fault {
+    type Error = WireError;
+
+    fn try_from(wire: v1::Fault) -> Result<Self, WireError> {
+        Ok(Self {
             probe: wire.probe,
             place: wire.place,
+            // A peer of before there were kinds tells none.
+            kind: some("Fault.kind", wire.kind)?.unwrap_or_default(),
             error: wire.error,
             at_unix_ms: wire.at_unix_ms,
-        }
+        })
     }
 }

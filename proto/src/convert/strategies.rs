@@ -21,6 +21,10 @@ use topology::{
 
 use crate::{GpuSelector, PlanQuery, Published};
 
+mod facts;
+
+use facts::{fault, function_facts, gpu_more, host_facts, port_facts};
+
 const SOURCES: &[Source] = &[Source::Live, Source::NcclXml, Source::TopoMatrix, Source::LinkGraph];
 const RATES: &[RateModel] = &[RateModel::Effective, RateModel::Nominal, RateModel::Measured];
 
@@ -54,12 +58,6 @@ fn cpu_model() -> impl Strategy<Value = CpuModel> {
     let arch = select(&[CpuArch::X86_64, CpuArch::Arm64, CpuArch::Ppc64][..]);
     (option::of(arch), option::of(text()), any::<Option<u32>>(), any::<Option<u32>>())
         .prop_map(|(arch, vendor, family, model)| CpuModel { arch, vendor, family, model })
-}
-
-fn host_facts() -> impl Strategy<Value = HostFacts> {
-    (option::of(text()), any::<Option<bool>>(), option::of(text()), option::of(text())).prop_map(
-        |(product, hypervisor, kernel, driver)| HostFacts { product, hypervisor, kernel, driver },
-    )
 }
 
 fn numa_node() -> impl Strategy<Value = NumaNode> {
@@ -98,8 +96,10 @@ fn pci_device() -> impl Strategy<Value = PciDevice> {
         (bus_id(), option::of(bus_id()), option::of(text()), select(kinds.to_vec())),
         any::<(Option<u32>, Option<u16>, Option<u16>, Option<u32>)>(),
         link,
+        function_facts(),
     )
-        .prop_map(|((bus_id, parent, host_bridge, kind), numbers, link)| {
+        .prop_map(|((bus_id, parent, host_bridge, kind), numbers, link, facts)| {
+            let (acs, iommu, suspended, driver, physical_function) = facts;
             let (class, vendor, device, numa_node) = numbers;
             let (trained, device_capable, slot_capable) = link;
             PciDevice {
@@ -112,6 +112,11 @@ fn pci_device() -> impl Strategy<Value = PciDevice> {
                 device,
                 numa_node,
                 link: PcieLinkFacts { trained, device_capable, slot_capable },
+                acs,
+                iommu,
+                suspended,
+                driver,
+                physical_function,
             }
         })
 }
@@ -140,8 +145,10 @@ fn gpu() -> impl Strategy<Value = Gpu> {
         option::of(cpus()),
         vec(gpu_links(), 0..3),
         option::of(c2c),
+        gpu_more(),
     )
-        .prop_map(|(index, (bus_id, uuid, name), facts, cpus, links, c2c)| {
+        .prop_map(|(index, (bus_id, uuid, name), facts, cpus, links, c2c, more)| {
+            let ((minor, memory_node, gfx, partition), peers, fabric, link_errors) = more;
             let (compute_capability, memory_bytes, numa_node, inactive_links, gdr, mig) = facts;
             Gpu {
                 index: GpuIndex(index),
@@ -157,6 +164,13 @@ fn gpu() -> impl Strategy<Value = Gpu> {
                 c2c,
                 gdr,
                 mig,
+                minor,
+                memory_node,
+                gfx,
+                partition,
+                peers,
+                fabric,
+                link_errors,
             }
         })
 }
@@ -167,11 +181,35 @@ fn nic() -> impl Strategy<Value = Nic> {
     (
         (text(), option::of(bus_id()), option::of(layer), role),
         any::<(Option<u32>, Option<u32>, Option<u64>, Option<bool>, Option<bool>, Option<u32>)>(),
+        port_facts(),
     )
-        .prop_map(|((name, bus_id, link_layer, role), facts)| {
+        .prop_map(|((name, bus_id, link_layer, role), facts, more)| {
             let (numa_node, port, mbit, up, gdr, rail) = facts;
-            let rail = rail.map(Rail);
-            Nic { name, bus_id, numa_node, port, mbit, link_layer, up, gdr, rail, role }
+            let (words, (lanes, card, node), gids, counters, bond) = more;
+            let (role_reason, netdevs, phys_state, firmware, board) = words;
+            Nic {
+                name,
+                bus_id,
+                numa_node,
+                port,
+                mbit,
+                link_layer,
+                up,
+                gdr,
+                rail: rail.map(Rail),
+                role,
+                role_reason,
+                netdevs,
+                lanes,
+                phys_state,
+                card,
+                node,
+                firmware,
+                board,
+                gids,
+                counters,
+                bond,
+            }
         })
 }
 
@@ -188,11 +226,6 @@ fn matrix() -> impl Strategy<Value = Matrix> {
 fn link_graph() -> impl Strategy<Value = LinkGraph> {
     (text(), texts(), texts(), vec((text(), text(), bandwidth()), 0..4))
         .prop_map(|(name, gpus, switches, links)| LinkGraph { name, gpus, switches, links })
-}
-
-fn fault() -> impl Strategy<Value = Fault> {
-    (text(), text(), text(), any::<Option<u64>>())
-        .prop_map(|(probe, place, error, at_unix_ms)| Fault { probe, place, error, at_unix_ms })
 }
 
 pub(super) fn snapshot() -> impl Strategy<Value = Snapshot> {

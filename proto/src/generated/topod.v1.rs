@@ -1082,7 +1082,7 @@ pub struct Snapshot {
     pub faults: ::prost::alloc::vec::Vec<Fault>,
 }
 /// The host as a whole. Names, serial numbers and addresses are never recorded.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HostFacts {
     /// Product name from firmware.
     #[prost(string, optional, tag = "1")]
@@ -1096,6 +1096,120 @@ pub struct HostFacts {
     /// GPU driver version.
     #[prost(string, optional, tag = "4")]
     pub driver: ::core::option::Option<::prost::alloc::string::String>,
+    /// Maker from firmware.
+    #[prost(string, optional, tag = "5")]
+    pub vendor: ::core::option::Option<::prost::alloc::string::String>,
+    /// Words of the kernel command line that bear on PCI, IOMMU and NUMA; absent where it was not read.
+    #[prost(message, optional, tag = "6")]
+    pub kernel_flags: ::core::option::Option<KernelFlags>,
+    /// Whether the kernel runs an IOMMU.
+    #[prost(bool, optional, tag = "7")]
+    pub iommu: ::core::option::Option<bool>,
+    /// What GPUDirect RDMA needs of the kernel.
+    #[prost(message, optional, tag = "8")]
+    pub gpudirect: ::core::option::Option<GpuDirectFacts>,
+    /// Whether GPUs run in confidential computing mode.
+    #[prost(bool, optional, tag = "9")]
+    pub confidential: ::core::option::Option<bool>,
+    /// What NVLink between hosts needs of this one.
+    #[prost(message, optional, tag = "10")]
+    pub imex: ::core::option::Option<Imex>,
+    /// CPUs by package, cache and core.
+    #[prost(message, optional, tag = "11")]
+    pub cpus: ::core::option::Option<CpuTopology>,
+    /// What the reading process was allowed.
+    #[prost(message, optional, tag = "12")]
+    pub limits: ::core::option::Option<ProcessLimits>,
+    /// Which host and which container this is, without a name.
+    #[prost(message, optional, tag = "13")]
+    pub identity: ::core::option::Option<HostIdentity>,
+}
+/// Words of the kernel command line.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KernelFlags {
+    /// In their order.
+    #[prost(string, repeated, tag = "1")]
+    pub words: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// What GPUDirect RDMA needs of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuDirectFacts {
+    /// Whether the module that registers GPU memory is loaded.
+    #[prost(bool, optional, tag = "1")]
+    pub peermem_loaded: ::core::option::Option<bool>,
+    /// Whether it is registered with the RDMA stack.
+    #[prost(bool, optional, tag = "2")]
+    pub peermem_registered: ::core::option::Option<bool>,
+    /// Whether the GPU driver exports memory as DMA-BUF.
+    #[prost(bool, optional, tag = "3")]
+    pub dma_buf_driver: ::core::option::Option<bool>,
+    /// Whether the kernel's RDMA stack imports DMA-BUF.
+    #[prost(bool, optional, tag = "4")]
+    pub dma_buf_kernel: ::core::option::Option<bool>,
+    /// Whether the kernel was built for peer-to-peer DMA.
+    #[prost(bool, optional, tag = "5")]
+    pub p2pdma: ::core::option::Option<bool>,
+}
+/// What NVLink between hosts needs of this one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Imex {
+    /// Channel devices of the driver.
+    #[prost(uint32, optional, tag = "1")]
+    pub channels: ::core::option::Option<u32>,
+    /// Hosts in the service's list of peers.
+    #[prost(uint32, optional, tag = "2")]
+    pub peers: ::core::option::Option<u32>,
+    /// Whether the host's own service is masked.
+    #[prost(bool, optional, tag = "3")]
+    pub service_masked: ::core::option::Option<bool>,
+}
+/// How CPUs share packages, caches and cores; sets of CPUs are in the kernel's list form.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CpuTopology {
+    /// CPUs of each package, by its number.
+    #[prost(btree_map = "uint32, string", tag = "1")]
+    pub packages: ::prost::alloc::collections::BTreeMap<
+        u32,
+        ::prost::alloc::string::String,
+    >,
+    /// CPUs of each third-level cache.
+    #[prost(string, repeated, tag = "2")]
+    pub l3: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Hardware threads of each core.
+    #[prost(string, repeated, tag = "3")]
+    pub cores: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// What cgroups and affinity leave to the reading process.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProcessLimits {
+    /// CPUs it may run on.
+    #[prost(string, optional, tag = "1")]
+    pub cpus: ::core::option::Option<::prost::alloc::string::String>,
+    /// NUMA nodes it may have memory of, in the form of a CPU list.
+    #[prost(string, optional, tag = "2")]
+    pub numa_nodes: ::core::option::Option<::prost::alloc::string::String>,
+    /// Memory in bytes; absent where there is no limit.
+    #[prost(uint64, optional, tag = "3")]
+    pub memory_bytes: ::core::option::Option<u64>,
+    /// CPU time in thousandths of a CPU; absent where there is no limit.
+    #[prost(uint64, optional, tag = "4")]
+    pub millicpus: ::core::option::Option<u64>,
+}
+/// Digests that tell hosts and containers apart.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostIdentity {
+    /// Of machine id and boot id together.
+    #[prost(string, optional, tag = "1")]
+    pub host: ::core::option::Option<::prost::alloc::string::String>,
+    /// Of the namespace of inter-process communication.
+    #[prost(string, optional, tag = "2")]
+    pub ipc_namespace: ::core::option::Option<::prost::alloc::string::String>,
+    /// Of the namespace of process numbers.
+    #[prost(string, optional, tag = "3")]
+    pub pid_namespace: ::core::option::Option<::prost::alloc::string::String>,
+    /// Of the device that shared memory is on.
+    #[prost(string, optional, tag = "4")]
+    pub shared_memory: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A NUMA node: CPUs, memory, or both.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1162,6 +1276,41 @@ pub struct PciDevice {
     /// The link towards its parent.
     #[prost(message, optional, tag = "9")]
     pub link: ::core::option::Option<PcieLinkFacts>,
+    /// Access control of a bridge; absent is unknown.
+    #[prost(message, optional, tag = "10")]
+    pub acs: ::core::option::Option<Acs>,
+    /// The IOMMU group it is in.
+    #[prost(message, optional, tag = "11")]
+    pub iommu: ::core::option::Option<IommuGroup>,
+    /// Whether runtime power management has put it to sleep.
+    #[prost(bool, optional, tag = "12")]
+    pub suspended: ::core::option::Option<bool>,
+    /// The kernel driver that holds it.
+    #[prost(string, optional, tag = "13")]
+    pub driver: ::core::option::Option<::prost::alloc::string::String>,
+    /// The physical function it is a virtual function of.
+    #[prost(string, optional, tag = "14")]
+    pub physical_function: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Access Control Services of a port; both 0 where it has none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Acs {
+    /// Bits it supports, 16 bits.
+    #[prost(uint32, tag = "1")]
+    pub supported: u32,
+    /// Bits that are on, 16 bits.
+    #[prost(uint32, tag = "2")]
+    pub enabled: u32,
+}
+/// The IOMMU group of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IommuGroup {
+    /// The kernel's number.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// Kind of its default domain; unspecified is unknown.
+    #[prost(enumeration = "IommuDomain", tag = "2")]
+    pub domain: i32,
 }
 /// A PCIe link at one rate and width.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1228,6 +1377,87 @@ pub struct Gpu {
     /// Whether MIG mode is on.
     #[prost(bool, optional, tag = "13")]
     pub mig: ::core::option::Option<bool>,
+    /// Number of its device file.
+    #[prost(uint32, optional, tag = "14")]
+    pub minor: ::core::option::Option<u32>,
+    /// NUMA node that its own memory forms.
+    #[prost(uint32, optional, tag = "15")]
+    pub memory_node: ::core::option::Option<u32>,
+    /// AMD's name of the architecture.
+    #[prost(string, optional, tag = "16")]
+    pub gfx: ::core::option::Option<::prost::alloc::string::String>,
+    /// AMD's mode of dividing the board.
+    #[prost(string, optional, tag = "17")]
+    pub partition: ::core::option::Option<::prost::alloc::string::String>,
+    /// What the driver says of access to each other GPU.
+    #[prost(message, repeated, tag = "18")]
+    pub peers: ::prost::alloc::vec::Vec<PeerAccess>,
+    /// Registration with the NVLink fabric.
+    #[prost(message, optional, tag = "19")]
+    pub fabric: ::core::option::Option<GpuFabric>,
+    /// Links with errors, by number.
+    #[prost(message, repeated, tag = "20")]
+    pub link_errors: ::prost::alloc::vec::Vec<LinkErrors>,
+}
+/// What the driver says of one GPU's access to another; unspecified is not told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerAccess {
+    /// The other GPU's index.
+    #[prost(uint32, tag = "1")]
+    pub peer: u32,
+    /// Reading its memory.
+    #[prost(enumeration = "PeerStatus", tag = "2")]
+    pub read: i32,
+    /// Writing its memory.
+    #[prost(enumeration = "PeerStatus", tag = "3")]
+    pub write: i32,
+    /// Over NVLink.
+    #[prost(enumeration = "PeerStatus", tag = "4")]
+    pub nvlink: i32,
+    /// Atomic operations.
+    #[prost(enumeration = "PeerStatus", tag = "5")]
+    pub atomics: i32,
+    /// Over PCIe.
+    #[prost(enumeration = "PeerStatus", tag = "6")]
+    pub pcie: i32,
+}
+/// A GPU's registration with the NVLink fabric.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuFabric {
+    /// How far registration is.
+    #[prost(enumeration = "FabricState", tag = "1")]
+    pub state: i32,
+    /// Outcome of the registration as an NVML return code.
+    #[prost(uint32, optional, tag = "2")]
+    pub status: ::core::option::Option<u32>,
+    /// UUID of the cluster; absent where it is all zeros.
+    #[prost(string, optional, tag = "3")]
+    pub cluster: ::core::option::Option<::prost::alloc::string::String>,
+    /// Clique within the cluster, as told.
+    #[prost(uint32, optional, tag = "4")]
+    pub clique: ::core::option::Option<u32>,
+    /// Two bits for each of four conditions.
+    #[prost(uint32, optional, tag = "5")]
+    pub health_mask: ::core::option::Option<u32>,
+    /// Summary of the mask; unspecified is not told.
+    #[prost(enumeration = "FabricHealth", tag = "6")]
+    pub health: i32,
+}
+/// Error counters of one link of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LinkErrors {
+    /// The link's number.
+    #[prost(uint32, tag = "1")]
+    pub link: u32,
+    /// Data link replays.
+    #[prost(uint64, tag = "2")]
+    pub replay: u64,
+    /// Data link recoveries.
+    #[prost(uint64, tag = "3")]
+    pub recovery: u64,
+    /// Flits with a wrong checksum.
+    #[prost(uint64, tag = "4")]
+    pub crc: u64,
 }
 /// Equal links from one GPU to one peer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1292,7 +1522,7 @@ pub struct C2c {
     pub rate_kbytes_per_second: u64,
 }
 /// One port of a NIC.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Nic {
     /// RDMA device name (`mlx5_0`), or the network interface where there is none.
     #[prost(string, tag = "1")]
@@ -1324,6 +1554,104 @@ pub struct Nic {
     /// What it is for; unspecified is not determined.
     #[prost(enumeration = "NicRole", tag = "10")]
     pub role: i32,
+    /// Why it is taken to be for that.
+    #[prost(string, optional, tag = "11")]
+    pub role_reason: ::core::option::Option<::prost::alloc::string::String>,
+    /// Its network interfaces.
+    #[prost(string, repeated, tag = "12")]
+    pub netdevs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Lanes of its network link in use, 8 bits.
+    #[prost(uint32, optional, tag = "13")]
+    pub lanes: ::core::option::Option<u32>,
+    /// State of the physical link in the kernel's word.
+    #[prost(string, optional, tag = "14")]
+    pub phys_state: ::core::option::Option<::prost::alloc::string::String>,
+    /// Which card: equal numbers have the same system image GUID.
+    #[prost(uint32, optional, tag = "15")]
+    pub card: ::core::option::Option<u32>,
+    /// Which node on the fabric: equal numbers have the same node GUID.
+    #[prost(uint32, optional, tag = "16")]
+    pub node: ::core::option::Option<u32>,
+    /// Firmware version.
+    #[prost(string, optional, tag = "17")]
+    pub firmware: ::core::option::Option<::prost::alloc::string::String>,
+    /// Board id.
+    #[prost(string, optional, tag = "18")]
+    pub board: ::core::option::Option<::prost::alloc::string::String>,
+    /// Table of global identifiers; absent where it was not read.
+    #[prost(message, optional, tag = "19")]
+    pub gids: ::core::option::Option<GidTable>,
+    /// Error counters; absent where they were not read.
+    #[prost(message, optional, tag = "20")]
+    pub counters: ::core::option::Option<PortCounters>,
+    /// The bond that it is, or that its interfaces are legs of.
+    #[prost(message, optional, tag = "21")]
+    pub bond: ::core::option::Option<Bond>,
+}
+/// A port's table of global identifiers.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GidTable {
+    /// By index.
+    #[prost(message, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<Gid>,
+}
+/// One entry of the table; the address itself is not recorded.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Gid {
+    /// Its place in the table.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// Protocol.
+    #[prost(enumeration = "GidKind", tag = "2")]
+    pub kind: i32,
+    /// How far its address reaches.
+    #[prost(enumeration = "GidScope", tag = "3")]
+    pub scope: i32,
+    /// The interface whose address it is.
+    #[prost(string, optional, tag = "4")]
+    pub netdev: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Error counters of a port since the driver started.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PortCounters {
+    /// Times the link went down.
+    #[prost(uint64, optional, tag = "1")]
+    pub link_downed: ::core::option::Option<u64>,
+    /// Times the link recovered from errors.
+    #[prost(uint64, optional, tag = "2")]
+    pub link_error_recovery: ::core::option::Option<u64>,
+    /// Symbols with errors.
+    #[prost(uint64, optional, tag = "3")]
+    pub symbol_errors: ::core::option::Option<u64>,
+    /// Packets with errors.
+    #[prost(uint64, optional, tag = "4")]
+    pub receive_errors: ::core::option::Option<u64>,
+}
+/// A link aggregate.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Bond {
+    /// Its interface.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The kernel's word for its mode.
+    #[prost(string, optional, tag = "2")]
+    pub mode: ::core::option::Option<::prost::alloc::string::String>,
+    /// In the kernel's order.
+    #[prost(message, repeated, tag = "3")]
+    pub members: ::prost::alloc::vec::Vec<BondMember>,
+}
+/// A leg of a bond.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BondMember {
+    /// Its interface.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Whether it is up.
+    #[prost(bool, optional, tag = "2")]
+    pub up: ::core::option::Option<bool>,
+    /// Line rate in Mbit/s.
+    #[prost(uint64, optional, tag = "3")]
+    pub mbit: ::core::option::Option<u64>,
 }
 /// The matrix of `nvidia-smi topo -m`.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1396,6 +1724,9 @@ pub struct Fault {
     /// Unix time in milliseconds, where a clock was at hand.
     #[prost(uint64, optional, tag = "4")]
     pub at_unix_ms: ::core::option::Option<u64>,
+    /// What kind of failure; unspecified reads as unreadable.
+    #[prost(enumeration = "FaultKind", tag = "5")]
+    pub kind: i32,
 }
 /// Processor architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1430,6 +1761,51 @@ impl CpuArch {
             "CPU_ARCH_X86_64" => Some(Self::X8664),
             "CPU_ARCH_ARM64" => Some(Self::Arm64),
             "CPU_ARCH_PPC64" => Some(Self::Ppc64),
+            _ => None,
+        }
+    }
+}
+/// Kind of an IOMMU domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum IommuDomain {
+    /// Not told.
+    Unspecified = 0,
+    /// Addresses pass as they are.
+    Identity = 1,
+    /// Addresses are translated.
+    Dma = 2,
+    /// Addresses are translated, and mappings torn down lazily.
+    DmaFq = 3,
+    /// A driver such as vfio manages it.
+    Unmanaged = 4,
+    /// No address passes.
+    Blocked = 5,
+}
+impl IommuDomain {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "IOMMU_DOMAIN_UNSPECIFIED",
+            Self::Identity => "IOMMU_DOMAIN_IDENTITY",
+            Self::Dma => "IOMMU_DOMAIN_DMA",
+            Self::DmaFq => "IOMMU_DOMAIN_DMA_FQ",
+            Self::Unmanaged => "IOMMU_DOMAIN_UNMANAGED",
+            Self::Blocked => "IOMMU_DOMAIN_BLOCKED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "IOMMU_DOMAIN_UNSPECIFIED" => Some(Self::Unspecified),
+            "IOMMU_DOMAIN_IDENTITY" => Some(Self::Identity),
+            "IOMMU_DOMAIN_DMA" => Some(Self::Dma),
+            "IOMMU_DOMAIN_DMA_FQ" => Some(Self::DmaFq),
+            "IOMMU_DOMAIN_UNMANAGED" => Some(Self::Unmanaged),
+            "IOMMU_DOMAIN_BLOCKED" => Some(Self::Blocked),
             _ => None,
         }
     }
@@ -1487,6 +1863,137 @@ impl PciKind {
         }
     }
 }
+/// NVML's answer to whether a GPU reaches another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PeerStatus {
+    /// Not told.
+    Unspecified = 0,
+    /// Works.
+    Ok = 1,
+    /// The chipset does not support it.
+    ChipsetNotSupported = 2,
+    /// The GPU does not support it.
+    GpuNotSupported = 3,
+    /// The way between the root complexes does not support it.
+    TopologyNotSupported = 4,
+    /// Turned off by an option of the driver.
+    DisabledByRegkey = 5,
+    /// Not supported.
+    NotSupported = 6,
+    /// The driver does not know.
+    Unknown = 7,
+}
+impl PeerStatus {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PEER_STATUS_UNSPECIFIED",
+            Self::Ok => "PEER_STATUS_OK",
+            Self::ChipsetNotSupported => "PEER_STATUS_CHIPSET_NOT_SUPPORTED",
+            Self::GpuNotSupported => "PEER_STATUS_GPU_NOT_SUPPORTED",
+            Self::TopologyNotSupported => "PEER_STATUS_TOPOLOGY_NOT_SUPPORTED",
+            Self::DisabledByRegkey => "PEER_STATUS_DISABLED_BY_REGKEY",
+            Self::NotSupported => "PEER_STATUS_NOT_SUPPORTED",
+            Self::Unknown => "PEER_STATUS_UNKNOWN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PEER_STATUS_UNSPECIFIED" => Some(Self::Unspecified),
+            "PEER_STATUS_OK" => Some(Self::Ok),
+            "PEER_STATUS_CHIPSET_NOT_SUPPORTED" => Some(Self::ChipsetNotSupported),
+            "PEER_STATUS_GPU_NOT_SUPPORTED" => Some(Self::GpuNotSupported),
+            "PEER_STATUS_TOPOLOGY_NOT_SUPPORTED" => Some(Self::TopologyNotSupported),
+            "PEER_STATUS_DISABLED_BY_REGKEY" => Some(Self::DisabledByRegkey),
+            "PEER_STATUS_NOT_SUPPORTED" => Some(Self::NotSupported),
+            "PEER_STATUS_UNKNOWN" => Some(Self::Unknown),
+            _ => None,
+        }
+    }
+}
+/// How far registration with the fabric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum FabricState {
+    /// Not told.
+    Unspecified = 0,
+    /// The board takes part in none.
+    NotSupported = 1,
+    /// The fabric manager has not begun.
+    NotStarted = 2,
+    /// The fabric manager is at it.
+    InProgress = 3,
+    /// Done; whether well, the status tells.
+    Completed = 4,
+}
+impl FabricState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FABRIC_STATE_UNSPECIFIED",
+            Self::NotSupported => "FABRIC_STATE_NOT_SUPPORTED",
+            Self::NotStarted => "FABRIC_STATE_NOT_STARTED",
+            Self::InProgress => "FABRIC_STATE_IN_PROGRESS",
+            Self::Completed => "FABRIC_STATE_COMPLETED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FABRIC_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "FABRIC_STATE_NOT_SUPPORTED" => Some(Self::NotSupported),
+            "FABRIC_STATE_NOT_STARTED" => Some(Self::NotStarted),
+            "FABRIC_STATE_IN_PROGRESS" => Some(Self::InProgress),
+            "FABRIC_STATE_COMPLETED" => Some(Self::Completed),
+            _ => None,
+        }
+    }
+}
+/// NVML's summary of a fabric's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum FabricHealth {
+    /// Not told.
+    Unspecified = 0,
+    /// All is well.
+    Healthy = 1,
+    /// Do not use it.
+    Unhealthy = 2,
+    /// Works with less bandwidth.
+    LimitedCapacity = 3,
+}
+impl FabricHealth {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FABRIC_HEALTH_UNSPECIFIED",
+            Self::Healthy => "FABRIC_HEALTH_HEALTHY",
+            Self::Unhealthy => "FABRIC_HEALTH_UNHEALTHY",
+            Self::LimitedCapacity => "FABRIC_HEALTH_LIMITED_CAPACITY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FABRIC_HEALTH_UNSPECIFIED" => Some(Self::Unspecified),
+            "FABRIC_HEALTH_HEALTHY" => Some(Self::Healthy),
+            "FABRIC_HEALTH_UNHEALTHY" => Some(Self::Unhealthy),
+            "FABRIC_HEALTH_LIMITED_CAPACITY" => Some(Self::LimitedCapacity),
+            _ => None,
+        }
+    }
+}
 /// Kind of a direct GPU link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1516,6 +2023,80 @@ impl GpuLinkKind {
             "GPU_LINK_KIND_UNSPECIFIED" => Some(Self::Unspecified),
             "GPU_LINK_KIND_NV_LINK" => Some(Self::NvLink),
             "GPU_LINK_KIND_XGMI" => Some(Self::Xgmi),
+            _ => None,
+        }
+    }
+}
+/// Protocol of a GID entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GidKind {
+    /// Not told.
+    Unspecified = 0,
+    /// InfiniBand, or version 1 of RoCE.
+    IbOrRoceV1 = 1,
+    /// Version 2 of RoCE.
+    RoceV2 = 2,
+}
+impl GidKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GID_KIND_UNSPECIFIED",
+            Self::IbOrRoceV1 => "GID_KIND_IB_OR_ROCE_V1",
+            Self::RoceV2 => "GID_KIND_ROCE_V2",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GID_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "GID_KIND_IB_OR_ROCE_V1" => Some(Self::IbOrRoceV1),
+            "GID_KIND_ROCE_V2" => Some(Self::RoceV2),
+            _ => None,
+        }
+    }
+}
+/// How far the address of a GID reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GidScope {
+    /// Not told.
+    Unspecified = 0,
+    /// The subnet.
+    LinkLocal = 1,
+    /// An IPv4 address.
+    Ipv4 = 2,
+    /// The site.
+    UniqueLocal = 3,
+    /// Any other.
+    Global = 4,
+}
+impl GidScope {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GID_SCOPE_UNSPECIFIED",
+            Self::LinkLocal => "GID_SCOPE_LINK_LOCAL",
+            Self::Ipv4 => "GID_SCOPE_IPV4",
+            Self::UniqueLocal => "GID_SCOPE_UNIQUE_LOCAL",
+            Self::Global => "GID_SCOPE_GLOBAL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GID_SCOPE_UNSPECIFIED" => Some(Self::Unspecified),
+            "GID_SCOPE_LINK_LOCAL" => Some(Self::LinkLocal),
+            "GID_SCOPE_IPV4" => Some(Self::Ipv4),
+            "GID_SCOPE_UNIQUE_LOCAL" => Some(Self::UniqueLocal),
+            "GID_SCOPE_GLOBAL" => Some(Self::Global),
             _ => None,
         }
     }
@@ -1582,6 +2163,55 @@ impl NicRole {
             "NIC_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
             "NIC_ROLE_FABRIC" => Some(Self::Fabric),
             "NIC_ROLE_OTHER" => Some(Self::Other),
+            _ => None,
+        }
+    }
+}
+/// Why a fact could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum FaultKind {
+    /// Not told.
+    Unspecified = 0,
+    /// Permissions or a cgroup forbid it.
+    Denied = 1,
+    /// The device fell off the bus, or waits for a reset.
+    Lost = 2,
+    /// There is no such file, call or device.
+    Absent = 3,
+    /// No answer in time.
+    TimedOut = 4,
+    /// There, and reading it failed.
+    Unreadable = 5,
+    /// Read, and it makes no sense.
+    Malformed = 6,
+}
+impl FaultKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FAULT_KIND_UNSPECIFIED",
+            Self::Denied => "FAULT_KIND_DENIED",
+            Self::Lost => "FAULT_KIND_LOST",
+            Self::Absent => "FAULT_KIND_ABSENT",
+            Self::TimedOut => "FAULT_KIND_TIMED_OUT",
+            Self::Unreadable => "FAULT_KIND_UNREADABLE",
+            Self::Malformed => "FAULT_KIND_MALFORMED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FAULT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "FAULT_KIND_DENIED" => Some(Self::Denied),
+            "FAULT_KIND_LOST" => Some(Self::Lost),
+            "FAULT_KIND_ABSENT" => Some(Self::Absent),
+            "FAULT_KIND_TIMED_OUT" => Some(Self::TimedOut),
+            "FAULT_KIND_UNREADABLE" => Some(Self::Unreadable),
+            "FAULT_KIND_MALFORMED" => Some(Self::Malformed),
             _ => None,
         }
     }

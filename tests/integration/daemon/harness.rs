@@ -21,7 +21,7 @@ use topology::snapshot::{
     Gpu, GpuLinkKind, GpuLinks, LinkPeer, Nic, NicRole, NumaNode, PciDevice, PciKind, PcieLink,
     PcieLinkFacts,
 };
-use topology::{Bandwidth, BusId, CpuModel, GpuIndex, RateModel, Snapshot, Source};
+use topology::{Bandwidth, BusId, GpuIndex, RateModel, Snapshot, Source};
 
 /// Longest wait for anything: only a failing test takes as long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,41 +38,30 @@ pub(super) fn gpu_uuid(index: u32) -> String {
 pub(super) fn machine(gpus: u32, gbps: u64) -> Snapshot {
     let gen3x16 = PcieLink { mtps: 8000, width: 16 };
     let function = |bus_id, kind| PciDevice {
-        bus_id,
-        parent: None,
         host_bridge: Some("pci0000:00".into()),
-        kind,
-        class: None,
-        vendor: None,
-        device: None,
         numa_node: Some(0),
         link: PcieLinkFacts {
             trained: Some(gen3x16),
             device_capable: Some(gen3x16),
             slot_capable: Some(gen3x16),
         },
+        ..PciDevice::new(bus_id, kind)
     };
     let nic_address = BusId::new(0, 0x80, 0, 0).unwrap();
     let mut snapshot = Snapshot::new(Source::Live);
     snapshot.numa_nodes.push(NumaNode {
-        id: 0,
         cpus: Some("0-7".parse().unwrap()),
-        memory_bytes: None,
         distances: [(0, 10)].into(),
-        cpu: CpuModel::default(),
+        ..NumaNode::new(0)
     });
     for index in 0..gpus {
         snapshot.pci_devices.push(function(gpu_address(index), PciKind::Gpu));
         let peers = (0..gpus).filter(|peer| *peer != index);
         snapshot.gpus.push(Gpu {
-            index: GpuIndex(index),
             bus_id: Some(gpu_address(index)),
             uuid: Some(gpu_uuid(index)),
-            name: None,
             compute_capability: Some(70),
-            memory_bytes: None,
             numa_node: Some(0),
-            cpus: None,
             links: peers
                 .map(|peer| GpuLinks {
                     kind: GpuLinkKind::NvLink,
@@ -81,24 +70,18 @@ pub(super) fn machine(gpus: u32, gbps: u64) -> Snapshot {
                     rate: Some(Bandwidth::from_mbps(gbps * 1000)),
                 })
                 .collect(),
-            inactive_links: None,
-            c2c: None,
-            gdr: None,
-            mig: None,
+            ..Gpu::new(GpuIndex(index))
         });
     }
     snapshot.pci_devices.push(function(nic_address, PciKind::Nic));
     snapshot.nics.push(Nic {
-        name: "mlx5_0".into(),
         bus_id: Some(nic_address),
         numa_node: Some(0),
         port: Some(1),
         mbit: Some(100_000),
-        link_layer: None,
         up: Some(true),
-        gdr: None,
-        rail: None,
         role: NicRole::Fabric,
+        ..Nic::new("mlx5_0")
     });
     snapshot
 }

@@ -22,6 +22,7 @@ impl Machine {
             hypervisor: Some(self.hypervisor),
             kernel: Some(self.kernel.clone()),
             driver: self.driver.as_ref().map(|driver| driver.version.clone()),
+            ..HostFacts::default()
         };
         snapshot.numa_nodes = self.node_facts();
         snapshot.pci_devices = self.pci_facts();
@@ -34,7 +35,6 @@ impl Machine {
     fn node_facts(&self) -> Vec<NodeFacts> {
         let node =
             |((id, node), distances): ((u32, &crate::machine::NumaNode), &Vec<u32>)| NodeFacts {
-                id,
                 cpus: Some(node.cpus.clone()),
                 memory_bytes: Some(node.memory_bytes),
                 distances: (0..).zip(distances.iter().copied()).collect(),
@@ -44,6 +44,7 @@ impl Machine {
                     family: Some(self.cpu.family),
                     model: Some(self.cpu.model),
                 },
+                ..NodeFacts::new(id)
             };
         (0..).zip(&self.numa_nodes).zip(&self.distances).map(node).collect()
     }
@@ -67,15 +68,14 @@ impl Machine {
                 devices.insert(
                     function.bus_id,
                     PciDevice {
-                        bus_id: function.bus_id,
                         parent: parent.map(|parent| parent.bus_id),
                         host_bridge: parent.is_none().then(|| bridge.name()),
-                        kind: kind(function),
                         class: Some(function.ids.class),
                         vendor: Some(function.ids.vendor),
                         device: Some(function.ids.device),
                         numa_node: function.numa_node,
                         link: link_facts(function, parent),
+                        ..PciDevice::new(function.bus_id, kind(function))
                     },
                 );
             }
@@ -103,7 +103,6 @@ impl Machine {
         }
         let inactive = gpu.links.iter().filter(|link| !link.active).count();
         GpuFacts {
-            index: GpuIndex(index),
             bus_id: Some(gpu.bus_id),
             uuid: driver.then(|| gpu.uuid.clone()),
             name: driver.then(|| model.name.to_owned()),
@@ -126,15 +125,14 @@ impl Machine {
                 })
                 .collect(),
             inactive_links: u32::try_from(inactive).ok().filter(|_| driver),
-            c2c: None,
             gdr: driver.then_some(self.peermem),
             mig: (driver && model.mig).then_some(gpu.mig),
+            ..GpuFacts::new(GpuIndex(index))
         }
     }
 
     fn nic_facts(&self) -> Vec<NicFacts> {
         let nic = |nic: &crate::machine::Nic| NicFacts {
-            name: nic.name().to_owned(),
             bus_id: Some(nic.bus_id),
             numa_node: self.numa_node_of(nic.bus_id),
             port: nic.rdma.as_ref().map(|_| 1),
@@ -142,8 +140,8 @@ impl Machine {
             link_layer: Some(nic.link_layer),
             up: Some(nic.up),
             gdr: Some(nic.rdma.is_some() && self.driver.is_some() && self.peermem),
-            rail: None,
             role: nic.role,
+            ..NicFacts::new(nic.name())
         };
         self.nics.iter().map(nic).collect()
     }

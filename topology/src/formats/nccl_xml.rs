@@ -190,7 +190,7 @@ impl Reader {
             model: words("modelid").and_then(|text| text.parse().ok()),
         };
         if let Some(id) = numa_node {
-            let numa = NumaNode { id, cpus, memory_bytes: None, distances: BTreeMap::new(), cpu };
+            let numa = NumaNode { cpus, cpu, ..NumaNode::new(id) };
             host.numa_node(numa).map_err(|reason| self.refuse(node, reason))?;
         }
         let above = Above { parent: None, numa_node };
@@ -240,15 +240,13 @@ impl Reader {
             .map_err(|reason| self.refuse(node, reason))?;
         let link = self.link(node, bus_id, host);
         host.pci_devices.push(PciDevice {
-            bus_id,
             parent: above.parent,
-            host_bridge: None,
-            kind,
             class,
             vendor,
             device,
             numa_node: above.numa_node,
             link,
+            ..PciDevice::new(bus_id, kind)
         });
         let here = Above { parent: Some(bus_id), ..above };
         let mut gpus = 0;

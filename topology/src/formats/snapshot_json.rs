@@ -208,7 +208,7 @@ pub(super) fn link_ends(names: &BTreeSet<&str>, from: &str, to: &str) -> Result<
 mod tests {
     use super::*;
     use crate::formats::read as read_any;
-    use crate::snapshot::{PciDevice, PciKind, PcieLinkFacts, Source};
+    use crate::snapshot::{PciDevice, PciKind, Source};
     use alloc::string::ToString;
 
     #[track_caller]
@@ -219,17 +219,7 @@ mod tests {
 
     fn pci(bus: u8, parent: Option<u8>) -> PciDevice {
         let id = |bus| BusId::new(0, bus, 0, 0).unwrap();
-        PciDevice {
-            bus_id: id(bus),
-            parent: parent.map(id),
-            host_bridge: None,
-            kind: PciKind::Switch,
-            class: None,
-            vendor: None,
-            device: None,
-            numa_node: None,
-            link: PcieLinkFacts::default(),
-        }
+        PciDevice { parent: parent.map(id), ..PciDevice::new(id(bus), PciKind::Switch) }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::Fault;
+use crate::snapshot::FaultKind;
 
 /// Where lines end, so that naming the line of an offset costs no scan. Inputs are below 4 GiB.
 pub(super) struct Lines(Vec<u32>);
@@ -24,7 +25,7 @@ impl Lines {
 /// What could not be read, at a line of the input.
 pub(super) fn fault(reader: &str, line: usize, error: String) -> Fault {
     let place = if line == 0 { String::from("the whole input") } else { format!("line {line}") };
-    Fault { probe: reader.into(), place, error, at_unix_ms: None }
+    Fault::new(reader, place, FaultKind::Malformed, error)
 }
 
 /// An excerpt of foreign text, short and printable, for a message.

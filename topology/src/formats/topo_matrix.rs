@@ -28,8 +28,8 @@ use self::words::{gpu_index, strip_terminal_codes, words};
 use super::text::{excerpt, fault};
 use super::{DEVICE_LIMIT, KNOWN, ReadError, TEXT_LIMIT, unrecognised};
 use crate::matrix::Matrix;
-use crate::snapshot::{NicRole, NumaNode, Source};
-use crate::{CpuModel, Gpu, GpuIndex, Nic, Snapshot};
+use crate::snapshot::{NumaNode, Source};
+use crate::{Gpu, GpuIndex, Nic, Snapshot};
 
 const FORMAT: &str = "nvidia-smi topo -m matrix";
 const READER: &str = "topo-matrix";
@@ -218,44 +218,17 @@ fn assemble(table: &Table, legend: &BTreeMap<String, String>) -> Snapshot {
         let numa_node = row.and_then(|row| row.numa_node);
         if let Some(id) = numa_node {
             // The affinity is what the process may use there, not all CPUs of the node.
-            nodes.insert(
-                id,
-                NumaNode {
-                    id,
-                    cpus: None,
-                    memory_bytes: None,
-                    distances: BTreeMap::new(),
-                    cpu: CpuModel::default(),
-                },
-            );
+            nodes.insert(id, NumaNode::new(id));
         }
         match gpu_index(name) {
             Some(index) => snapshot.gpus.push(Gpu {
-                index: GpuIndex(index),
-                bus_id: None,
-                uuid: None,
-                name: None,
-                compute_capability: None,
-                memory_bytes: None,
                 numa_node,
                 cpus: row.and_then(|row| row.cpus.clone()),
-                links: Vec::new(),
-                inactive_links: None,
-                c2c: None,
-                gdr: None,
-                mig: None,
+                ..Gpu::new(GpuIndex(index))
             }),
             None => snapshot.nics.push(Nic {
-                name: legend.get(name).cloned().unwrap_or_else(|| excerpt(name)),
-                bus_id: None,
                 numa_node,
-                port: None,
-                mbit: None,
-                link_layer: None,
-                up: None,
-                gdr: None,
-                rail: None,
-                role: NicRole::Unknown,
+                ..Nic::new(legend.get(name).cloned().unwrap_or_else(|| excerpt(name)))
             }),
         }
     }

@@ -24,53 +24,24 @@ fn pci(
     numa_node: Option<u32>,
 ) -> PciDevice {
     PciDevice {
-        bus_id: id(at),
         parent: parent.map(id),
         host_bridge: host_bridge.map(Into::into),
-        kind,
-        class: None,
-        vendor: None,
-        device: None,
         numa_node,
         link: PcieLinkFacts {
             trained: None,
             device_capable: Some(PcieLink { mtps: 16000, width: 16 }),
             slot_capable: None,
         },
+        ..PciDevice::new(id(at), kind)
     }
 }
 
 fn gpu(index: u32, at: &str) -> Gpu {
-    Gpu {
-        index: GpuIndex(index),
-        bus_id: Some(id(at)),
-        uuid: None,
-        name: None,
-        compute_capability: Some(80),
-        memory_bytes: None,
-        numa_node: None,
-        cpus: None,
-        links: Vec::new(),
-        inactive_links: None,
-        c2c: None,
-        gdr: None,
-        mig: None,
-    }
+    Gpu { bus_id: Some(id(at)), compute_capability: Some(80), ..Gpu::new(GpuIndex(index)) }
 }
 
 fn nic(name: &str, at: Option<&str>, port: u32) -> Nic {
-    Nic {
-        name: name.into(),
-        bus_id: at.map(id),
-        numa_node: None,
-        port: Some(port),
-        mbit: Some(200_000),
-        link_layer: None,
-        up: None,
-        gdr: None,
-        rail: None,
-        role: Default::default(),
-    }
+    Nic { bus_id: at.map(id), port: Some(port), mbit: Some(200_000), ..Nic::new(name) }
 }
 
 fn links(peer: LinkPeer, count: u32) -> GpuLinks {
@@ -84,7 +55,7 @@ fn numa(id: u32) -> NumaNode {
         family: Some(25),
         model: Some(1),
     };
-    NumaNode { id, cpus: None, memory_bytes: None, distances: Default::default(), cpu }
+    NumaNode { cpu, ..NumaNode::new(id) }
 }
 
 /// Two sockets; below node 0 a switch with ports and two devices, a second root port of the same host bridge, and

@@ -10,7 +10,7 @@ use super::host::{Host, PendingGpu, PendingLink};
 use super::{Above, Reader, values};
 use crate::formats::ReadError;
 use crate::formats::text::excerpt;
-use crate::snapshot::{C2c, GpuLinkKind, LinkLayer, NicRole};
+use crate::snapshot::{C2c, GpuLinkKind, LinkLayer};
 use crate::{Bandwidth, BusId, Gpu, GpuIndex, Nic, Rail};
 
 /// A NIC faster than this (1 Pbit/s) is a slip of units.
@@ -133,21 +133,7 @@ impl Reader {
 }
 
 pub(super) fn new_gpu(bus_id: BusId, numa_node: Option<u32>) -> Gpu {
-    Gpu {
-        index: GpuIndex(0),
-        bus_id: Some(bus_id),
-        uuid: None,
-        name: None,
-        compute_capability: None,
-        memory_bytes: None,
-        numa_node,
-        cpus: None,
-        links: Vec::new(),
-        inactive_links: None,
-        c2c: None,
-        gdr: None,
-        mig: None,
-    }
+    Gpu { bus_id: Some(bus_id), numa_node, ..Gpu::new(GpuIndex(0)) }
 }
 
 pub(super) fn new_nic(
@@ -161,16 +147,5 @@ pub(super) fn new_nic(
         Some(0x02_00) => Some(LinkLayer::Ethernet),
         _ => None,
     };
-    Nic {
-        name,
-        bus_id,
-        numa_node,
-        port: None,
-        mbit: None,
-        link_layer,
-        up: None,
-        gdr: None,
-        rail: None,
-        role: NicRole::Unknown,
-    }
+    Nic { bus_id, numa_node, link_layer, ..Nic::new(name) }
 }
