@@ -1,5 +1,6 @@
 //! A group of ranks that execute collectives along a plan.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -7,116 +8,31 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use topology::formats::plan_json;
+use topology::schedule::{Blocks, Program};
 use topology::{Collective, Plan, Rank};
 
 use crate::control::{Control, Notice};
 use crate::error::{ConnectError, Culprit, Failure, StepName, TransportError};
-use crate::executor::{Broken, Buffers, Compiled, Links, Operation, Progress, StepHook};
+use crate::executor::{Broken, Buffers, Compiled, Links, Operation, Progress};
+use crate::kernel::Kernel;
 use crate::link::{LinkError, Tag, signature};
-use crate::memory::{Aligned, Kernel, SUM_F32, Slot};
+use crate::memory::{Aligned, Slot};
 use crate::mesh::{Listeners, Mesh};
 use crate::rendezvous::{Join, Rendezvous, meet};
-use crate::schedule::{MIN_SLOTS, Sizing, connections, schedule};
+use crate::schedule::{
+    MIN_SLOTS, ScheduleError, Sizing, connections, schedule, schedule_uneven, send_recv,
+};
 use crate::waiter::{Pause, Waiter};
 
+mod collectives;
+mod options;
+mod pending;
+mod point_to_point;
 #[cfg(test)]
 mod tests;
 
-/// Which links may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Transport {
-    /// Shared memory within a host, TCP between hosts.
-    #[default]
-    Auto,
-    /// Shared memory alone; refused where a peer shares none.
-    Shm,
-    /// TCP alone.
-    Tcp,
-}
-
-impl Transport {
-    /// The word on command lines.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-        }
-    }
-}
-
-/// What elements are combined by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReduceOp {
-    /// Addition.
-    #[default]
-    Sum,
-}
-
-/// Settings of a communicator. All but the hook and the time limits must be equal on every rank.
-pub struct Options {
-    /// Longest time an operation goes without progress before the silent rank is named.
-    pub timeout: Duration,
-    /// Longest time for all ranks to come together.
-    pub join_timeout: Duration,
-    /// Which links.
-    pub transport: Transport,
-    /// Messages in flight per connection.
-    pub slots: usize,
-    /// Longest message in bytes.
-    pub slot_bytes: usize,
-    /// What will be asked for; connections are made for these.
-    pub collectives: Vec<Collective>,
-    /// Called after every step.
-    pub on_step: Option<StepHook>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(30),
-            join_timeout: Duration::from_secs(60),
-            transport: Transport::Auto,
-            // 4 slots of 128 KiB were fastest for private buffers in shared memory (measured on two cores with 1.25 MiB of
-            // second-level cache each): the slots of a connection stay in cache between the two ends.
-            slots: 4,
-            slot_bytes: 128 << 10,
-            collectives: vec![Collective::AllReduce],
-            on_step: None,
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("timeout", &self.timeout)
-            .field("join_timeout", &self.join_timeout)
-            .field("transport", &self.transport)
-            .field("slots", &self.slots)
-            .field("slot_bytes", &self.slot_bytes)
-            .field("collectives", &self.collectives)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What an operation took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// From call to return on this rank.
-    pub elapsed: Duration,
-    /// Total data of the collective in bytes, as nccl-tests counts it.
-    pub bytes: u64,
-    /// Channels of the plan it ran on.
-    pub channels: usize,
-    /// Steps this rank did.
-    pub steps: usize,
-    /// Times this rank slept.
-    pub sleeps: u64,
-}
+pub use options::{Options, Stats, Transport};
+pub use pending::Pending;
 
 /// Digest of a plan: equal on ranks that hold the same.
 #[must_use]
@@ -140,14 +56,91 @@ pub struct Communicator {
     plan: Plan,
     rank: Rank,
     options: Options,
-    sizing: Sizing,
     links: Links,
     control: Control,
     waiter: Waiter,
-    scratch: Aligned,
-    programs: HashMap<(Collective, Option<Rank>, usize), Arc<Compiled>>,
+    /// Scratch memory no operation uses now.
+    scratch: Vec<Aligned>,
+    programs: HashMap<ProgramKey, Arc<Compiled>>,
+    /// Collectives started; their number on every rank.
     operations: u64,
+    /// Everything started; what tells operations of this rank apart.
+    tickets: u64,
+    /// Messages sent to and received from each rank.
+    sent: Vec<u64>,
+    received: Vec<u64>,
+    /// Monitored barriers begun.
+    barriers: u64,
+    /// In the order in which they were started.
+    active: Vec<Active>,
+    /// Done and not yet asked for.
+    finished: HashMap<u64, Finished>,
+    patience: Patience,
     failure: Option<Box<Failure>>,
+}
+
+/// What makes two operations run the same program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ProgramKey {
+    collective: Collective,
+    /// The sender for send-receive.
+    root: Option<Rank>,
+    receiver: Option<Rank>,
+    count: usize,
+    element_bytes: usize,
+    blocks: Option<Blocks>,
+}
+
+/// An operation to start. The slots stay valid until it has finished or failed.
+#[derive(Debug)]
+struct Request {
+    collective: Collective,
+    /// The sender for send-receive.
+    root: Option<Rank>,
+    receiver: Option<Rank>,
+    /// As in [`topology::schedule::Schedule::count`].
+    count: usize,
+    blocks: Option<Blocks>,
+    kernel: Kernel,
+    input: Slot,
+    output: Slot,
+    /// What is left to finish on this rank once everything has arrived.
+    result: Option<Slot>,
+}
+
+impl Request {
+    fn new(
+        collective: Collective,
+        count: usize,
+        kernel: Kernel,
+        input: Slot,
+        output: Slot,
+    ) -> Self {
+        let (root, receiver, blocks, result) = (None, None, None, None);
+        Self { collective, root, receiver, count, blocks, kernel, input, output, result }
+    }
+}
+
+/// Buffers that an operation in flight owns.
+type Owned = Box<dyn Any + Send>;
+
+/// An operation in flight.
+struct Active {
+    ticket: u64,
+    task: Operation,
+    request: Request,
+    scratch: Aligned,
+    owned: Option<Owned>,
+    start: Instant,
+    sleeps: u64,
+    channels: usize,
+    steps: usize,
+}
+
+/// An operation that is done.
+struct Finished {
+    stats: Stats,
+    owned: Option<Owned>,
 }
 
 impl fmt::Debug for Communicator {
@@ -182,7 +175,7 @@ impl Communicator {
         if options.slot_bytes > 1 << 30 {
             return Err(ConnectError::Options("slots are at most 1 GiB"));
         }
-        let sizing = Sizing::new(SUM_F32.element_bytes, options.slot_bytes)?;
+        Sizing::new(1, options.slot_bytes)?;
         let wanted = connections(plan, &options.collectives);
         let listeners = Listeners::open(rendezvous.is_local())
             .map_err(|source| ConnectError::Local { what: "listen for peers", source })?;
@@ -197,14 +190,20 @@ impl Communicator {
         Ok(Self {
             plan: plan.clone(),
             rank,
+            patience: Patience::new(options.timeout),
             options,
-            sizing,
             links: Links { transmit, receive },
             control,
             waiter: Waiter::new(doorbell, pairs, here > cores),
-            scratch: Aligned::new(0),
+            scratch: Vec::new(),
             programs: HashMap::new(),
             operations: 0,
+            tickets: 0,
+            sent: vec![0; ranks],
+            received: vec![0; ranks],
+            barriers: 0,
+            active: Vec::new(),
+            finished: HashMap::new(),
             failure: None,
         })
     }
@@ -227,178 +226,148 @@ impl Communicator {
         self.failure.as_deref()
     }
 
-    /// Combines the buffers of all ranks, element by element; every rank gets the result in place.
-    ///
-    /// For one plan and size the result has the same bits on every rank and in every run.
-    ///
-    /// # Errors
-    /// [`TransportError::Failed`] on every rank where one dies, falls silent or runs something else.
-    pub fn all_reduce(
-        &mut self,
-        buffer: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<Stats, TransportError> {
-        let count = buffer.len();
-        let whole = crate::memory::caller_mut(buffer);
-        self.operate(Collective::AllReduce, None, count, kernel(op), whole, whole)
-    }
-
-    /// Combines the inputs of all ranks, element by element, into every rank's output.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; and where the two are not of one length.
-    pub fn all_reduce_into(
-        &mut self,
-        input: &[f32],
-        output: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<Stats, TransportError> {
-        let (expected, found) = (input.len(), output.len());
-        if expected != found {
-            return Err(TransportError::Length { what: "an output", expected, found });
-        }
-        let (input, output) = (crate::memory::caller(input), crate::memory::caller_mut(output));
-        self.operate(Collective::AllReduce, None, expected, kernel(op), input, output)
-    }
-
-    /// Gathers every rank's shard into every rank's output, by rank.
-    ///
-    /// Rank `r` of `n` brings the elements `count * r / n .. count * (r + 1) / n` (rounded down) of the `count` in `output`;
-    /// equal parts where `n` divides `count`.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; and where `shard` is not of that length.
-    pub fn all_gather(
-        &mut self,
-        shard: &[f32],
-        output: &mut [f32],
-    ) -> Result<Stats, TransportError> {
-        let count = output.len();
-        self.expect_shard("a shard", count, shard.len())?;
-        let (shard, output) = (crate::memory::caller(shard), crate::memory::caller_mut(output));
-        self.operate(Collective::AllGather, None, count, SUM_F32, shard, output)
-    }
-
-    /// Combines the inputs of all ranks, element by element, and leaves each rank its shard of the result, cut as in
-    /// [`Communicator::all_gather`].
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; and where `shard` is not of that length.
-    pub fn reduce_scatter(
-        &mut self,
-        input: &[f32],
-        shard: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<Stats, TransportError> {
-        let count = input.len();
-        self.expect_shard("a shard", count, shard.len())?;
-        let (input, shard) = (crate::memory::caller(input), crate::memory::caller_mut(shard));
-        self.operate(Collective::ReduceScatter, None, count, kernel(op), input, shard)
-    }
-
-    /// Every rank's buffer becomes that of `root`.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; and where the plan has no channel with that root.
-    pub fn broadcast(&mut self, buffer: &mut [f32], root: Rank) -> Result<Stats, TransportError> {
-        let count = buffer.len();
-        let whole = crate::memory::caller_mut(buffer);
-        self.operate(Collective::Broadcast, Some(root), count, SUM_F32, whole, whole)
-    }
-
-    /// Combines the inputs of all ranks, element by element, into the output of `root`; elsewhere `output` is not
-    /// written.
-    ///
-    /// # Errors
-    /// As [`Communicator::broadcast`]; and where the two are not of one length.
-    pub fn reduce(
-        &mut self,
-        input: &[f32],
-        output: &mut [f32],
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Stats, TransportError> {
-        let (expected, found) = (input.len(), output.len());
-        if expected != found {
-            return Err(TransportError::Length { what: "an output", expected, found });
-        }
-        let (input, output) = (crate::memory::caller(input), crate::memory::caller_mut(output));
-        self.operate(Collective::Reduce, Some(root), expected, kernel(op), input, output)
-    }
-
-    fn expect_shard(
-        &self,
-        what: &'static str,
-        count: usize,
-        found: usize,
-    ) -> Result<(), TransportError> {
-        let expected = crate::schedule::shard(count, self.rank, self.ranks()).len();
-        if expected == found {
-            Ok(())
-        } else {
-            Err(TransportError::Length { what, expected, found })
-        }
-    }
-
-    /// Runs one operation to its end. The slots are the caller's buffers, borrowed for the whole call.
-    fn operate(
-        &mut self,
-        collective: Collective,
-        root: Option<Rank>,
-        count: usize,
-        kernel: Kernel,
-        input: Slot,
-        output: Slot,
-    ) -> Result<Stats, TransportError> {
+    /// Starts an operation and moves it as far as it goes.
+    fn start(&mut self, request: Request, owned: Option<Owned>) -> Result<u64, TransportError> {
         if let Some(failure) = &self.failure {
             return Err(TransportError::Unusable(failure.clone()));
         }
-        let start = Instant::now();
-        let sleeps = self.waiter.sleeps;
-        let program = self.program(collective, root, count)?;
-        let scratch = program.scratch * kernel.element_bytes;
-        if self.scratch.bytes().len() < scratch {
-            self.scratch = Aligned::new(scratch);
-        }
-        let scratch = self.scratch.slot(0, scratch);
+        let (start, sleeps) = (Instant::now(), self.waiter.sleeps);
+        let program = self.program(&request)?;
+        let bytes = program.scratch * request.kernel.element_bytes();
+        let mut scratch = self.take_scratch(bytes);
+        let buffers = Buffers {
+            input: request.input,
+            output: request.output,
+            scratch: scratch.slot(0, bytes),
+        };
         let tag = Tag {
-            operation: self.operations,
-            count: count as u64,
-            signature: signature(collective, root),
+            operation: self.number(&request),
+            count: request.count as u64,
+            signature: signature(
+                request.collective,
+                request.root,
+                request.kernel.element,
+                request.kernel.op,
+            ),
             bytes: 0,
         };
-        self.operations += 1;
-        let buffers = Buffers { input, output, scratch };
+        let ticket = self.tickets;
+        self.tickets += 1;
         let (channels, steps) = (program.channels, program.steps);
-        let operation = Operation::new(program, buffers, kernel, tag, collective);
-        self.drive(operation).map_err(|failure| {
-            tracing::error!(rank = %self.rank, %failure, "operation failed");
-            self.control.fail(&failure);
-            self.failure = Some(failure.clone());
-            TransportError::Failed(failure)
-        })?;
-        Ok(Stats {
+        let (kernel, collective) = (request.kernel, request.collective);
+        let links = &mut self.links;
+        let task = Operation::new(program, buffers, kernel, tag, collective, ticket, links);
+        let active =
+            Active { ticket, task, request, scratch, owned, start, sleeps, channels, steps };
+        self.active.push(active);
+        Ok(ticket)
+    }
+
+    /// The number both ends know an operation by: collectives are counted by all, messages by their two ranks.
+    fn number(&mut self, request: &Request) -> u64 {
+        let counter = match (request.collective, request.root, request.receiver) {
+            (Collective::SendRecv, Some(from), Some(to)) if from == self.rank => {
+                &mut self.sent[to.index()]
+            }
+            (Collective::SendRecv, Some(from), _) => &mut self.received[from.index()],
+            _ => &mut self.operations,
+        };
+        let number = *counter;
+        *counter += 1;
+        number
+    }
+
+    fn take_scratch(&mut self, bytes: usize) -> Aligned {
+        if bytes == 0 {
+            return Aligned::new(0);
+        }
+        let fits = self.scratch.iter().position(|memory| memory.bytes().len() >= bytes);
+        fits.map_or_else(|| Aligned::new(bytes), |at| self.scratch.swap_remove(at))
+    }
+
+    /// Runs an operation on buffers that are borrowed for the whole call.
+    fn operate(&mut self, request: Request) -> Result<Stats, TransportError> {
+        let ticket = self.start(request, None)?;
+        self.complete(ticket, None)?;
+        let finished = self.finished.remove(&ticket).expect("what is complete is finished");
+        Ok(finished.stats)
+    }
+
+    /// Moves everything in flight as far as it goes; whether anything moved.
+    fn advance(&mut self) -> Result<bool, Box<Failure>> {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(active) = self.active.get_mut(at) {
+            match active.task.progress(&mut self.links, &mut self.options.on_step) {
+                Ok(Progress::Done) => {
+                    let active = self.active.remove(at);
+                    self.finish(active);
+                    moved = true;
+                }
+                Ok(progress) => {
+                    moved |= progress == Progress::Moved;
+                    at += 1;
+                }
+                Err(broken) => return Err(self.blame(broken)),
+            }
+        }
+        if moved {
+            self.waiter.moved();
+            self.patience.renew();
+        }
+        Ok(moved)
+    }
+
+    fn finish(&mut self, active: Active) {
+        let Active { ticket, request, scratch, owned, start, sleeps, channels, steps, .. } = active;
+        if let Some(result) = request.result {
+            request.kernel.finish(result, self.plan.ranks.len());
+        }
+        if !scratch.is_empty() {
+            self.scratch.push(scratch);
+        }
+        let stats = Stats {
             elapsed: start.elapsed(),
-            bytes: (count * kernel.element_bytes) as u64,
+            bytes: (request.count * request.kernel.element_bytes()) as u64,
             channels,
             steps,
             sleeps: self.waiter.sleeps - sleeps,
-        })
+        };
+        self.finished.insert(ticket, Finished { stats, owned });
     }
 
-    fn program(
-        &mut self,
-        collective: Collective,
-        root: Option<Rank>,
-        count: usize,
-    ) -> Result<Arc<Compiled>, TransportError> {
-        let key = (collective, root, count);
+    /// Drives everything in flight and waits by turns, until one operation is done or `limit` has passed; whether it is done.
+    fn complete(&mut self, ticket: u64, limit: Option<Duration>) -> Result<bool, TransportError> {
+        if let Some(failure) = &self.failure {
+            return Err(TransportError::Unusable(failure.clone()));
+        }
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        // A test between two stretches of work does not begin a new wait.
+        if limit != Some(Duration::ZERO) {
+            self.patience.renew();
+        }
+        self.drive(|this| this.finished.contains_key(&ticket), deadline)
+            .map_err(|failure| self.broke(failure))
+    }
+
+    /// Ends the group: everything in flight is given up, and the peers are told.
+    fn broke(&mut self, failure: Box<Failure>) -> TransportError {
+        tracing::error!(rank = %self.rank, %failure, "operation failed");
+        self.control.fail(&failure);
+        self.failure = Some(failure.clone());
+        self.active.clear();
+        TransportError::Failed(failure)
+    }
+
+    fn program(&mut self, request: &Request) -> Result<Arc<Compiled>, TransportError> {
+        let Request { collective, root, receiver, count, .. } = *request;
+        let element_bytes = request.kernel.element_bytes();
+        let blocks = request.blocks.clone();
+        let key = ProgramKey { collective, root, receiver, count, element_bytes, blocks };
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
         }
-        let mut schedule = schedule(&self.plan, collective, root, count, self.sizing)?;
-        let own = std::mem::take(&mut schedule.programs[self.rank.index()]);
-        let program = Compiled::new(self.rank, own, &self.links)
+        let program = Compiled::new(self.rank, self.lower(&key)?, &self.links)
             .map(Arc::new)
             .ok_or(TransportError::NotConnected(collective))?;
         if self.programs.len() >= KEPT_PROGRAMS {
@@ -408,50 +377,78 @@ impl Communicator {
         Ok(program)
     }
 
-    /// Drives an operation and waits by turns.
-    fn drive(&mut self, mut operation: Operation) -> Result<(), Box<Failure>> {
-        let mut patience = Patience::new(self.options.timeout);
-        loop {
-            match operation.progress(&mut self.links, &mut self.options.on_step) {
-                Ok(Progress::Done) => {
-                    self.waiter.moved();
-                    return Ok(());
-                }
-                Ok(Progress::Moved) => {
-                    self.waiter.moved();
-                    patience.renew();
-                }
-                Ok(Progress::Blocked) => match self.waiter.idle() {
-                    Pause::Again => {}
-                    Pause::Look => self.look(&operation, &mut patience)?,
-                    Pause::Sleep => {
-                        let (links, limit) = (&self.links, patience.interval);
-                        let interests = operation.interests(links);
-                        self.waiter.sleep(self.control.descriptors(), interests, limit);
-                        self.look(&operation, &mut patience)?;
-                    }
-                },
-                Err(broken) => return Err(self.blame(broken)),
+    fn sizing(&self, element_bytes: usize) -> Sizing {
+        Sizing::new(element_bytes, self.options.slot_bytes)
+            .expect("slots were found large enough for a line, and elements are smaller")
+    }
+
+    /// This rank's part of the schedule.
+    fn lower(&self, key: &ProgramKey) -> Result<Program, ScheduleError> {
+        let sizing = self.sizing(key.element_bytes);
+        let mut made = match (&key.blocks, key.root, key.receiver) {
+            (Some(blocks), ..) => schedule_uneven(&self.plan, blocks, sizing)?,
+            (None, Some(from), Some(to)) => {
+                send_recv(self.plan.ranks.len(), from, to, key.count, sizing)
             }
+            // Nobody has the sum of all before everybody came.
+            _ if key.collective == Collective::Barrier => {
+                schedule(&self.plan, Collective::AllReduce, None, 1, sizing)?
+            }
+            _ => schedule(&self.plan, key.collective, key.root, key.count, sizing)?,
+        };
+        Ok(std::mem::take(&mut made.programs[self.rank.index()]))
+    }
+
+    /// Moves and waits by turns until `done` or the deadline; whether it is done.
+    fn drive(
+        &mut self,
+        done: impl Fn(&Self) -> bool,
+        deadline: Option<Instant>,
+    ) -> Result<bool, Box<Failure>> {
+        loop {
+            let moved = self.advance()?;
+            if done(self) {
+                return Ok(true);
+            }
+            if moved {
+                continue;
+            }
+            if deadline.is_some_and(|at| at <= Instant::now()) {
+                self.look()?;
+                return Ok(false);
+            }
+            let pause = self.waiter.idle();
+            if pause == Pause::Again {
+                continue;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if pause == Pause::Sleep {
+                let (links, limit) = (&self.links, self.patience.interval);
+                let limit = left.map_or(limit, |left| left.min(limit));
+                let interests = self.active.iter().flat_map(|a| a.task.interests(links));
+                self.waiter.sleep(self.control.descriptors(), interests, limit);
+            }
+            self.look()?;
         }
     }
 
     /// Looks after peers while nothing moves: hears of failures, says that this rank waits, gives up in the end.
-    fn look(&mut self, operation: &Operation, patience: &mut Patience) -> Result<(), Box<Failure>> {
-        let waits_for = operation.waits_for(&self.links);
+    fn look(&mut self) -> Result<(), Box<Failure>> {
+        let waits_for = self.active.iter().find_map(|active| active.task.waits_for(&self.links));
         let step = || waits_for.as_ref().map(|(_, step)| step.clone());
         match self.control.listen() {
             Some(Notice::Told(failure)) => return Err(Box::new(failure)),
             Some(Notice::Lost { culprit, cause }) => return Err(self.lost(culprit, cause, step())),
             None => {}
         }
-        let waited = patience.waited();
+        let waited = self.patience.waited();
         let Some((peer, _)) = &waits_for else { return Ok(()) };
-        if self.control.has_left(*peer) && waited >= patience.interval {
+        let interval = self.patience.interval;
+        if self.control.has_left(*peer) && waited >= interval {
             let cause = "it left the group".to_owned();
             return Err(self.lost(self.control.culprit(*peer), cause, step()));
         }
-        let suspect = self.control.suspect(*peer, 3 * patience.interval);
+        let suspect = self.control.suspect(*peer, 3 * interval);
         if waited >= self.options.timeout {
             return Err(Box::new(Failure::Timeout {
                 culprit: self.control.culprit(suspect),
@@ -460,7 +457,7 @@ impl Communicator {
                 reported_by: self.rank,
             }));
         }
-        if waited >= patience.interval && patience.should_say(suspect) {
+        if waited >= interval && self.patience.should_say(suspect) {
             self.control.wait_for(suspect);
         }
         Ok(())
@@ -518,12 +515,6 @@ impl Drop for Communicator {
         if self.failure.is_none() && !std::thread::panicking() {
             self.control.leave();
         }
-    }
-}
-
-fn kernel(op: ReduceOp) -> Kernel {
-    match op {
-        ReduceOp::Sum => SUM_F32,
     }
 }
 

@@ -31,6 +31,15 @@ enum Message {
     Failed(Failure),
     /// The sender has done its part and leaves.
     Goodbye,
+    /// The sender came to a monitored barrier; to rank 0.
+    Came {
+        barrier: u64,
+    },
+    /// A monitored barrier is over; from rank 0. Who had not come is listed.
+    Released {
+        barrier: u64,
+        missing: Vec<Rank>,
+    },
 }
 
 /// Reads any bytes as control messages; what a fuzzer calls.
@@ -110,6 +119,8 @@ pub(crate) struct Peer {
     outbound: Vec<u8>,
     /// When it last said that it waits, and for whom.
     heard: Option<(Instant, Rank)>,
+    /// Monitored barriers it came to.
+    came: u64,
 }
 
 impl Peer {
@@ -123,6 +134,7 @@ impl Peer {
             inbound: Vec::new(),
             outbound: Vec::new(),
             heard: None,
+            came: 0,
         }
     }
 
@@ -162,11 +174,13 @@ pub(crate) struct Control {
     peers: Vec<Peer>,
     /// Everybody by rank, peer or not.
     members: Vec<Culprit>,
+    /// Monitored barriers that are over, and who had not come.
+    released: Vec<(u64, Vec<Rank>)>,
 }
 
 impl Control {
     pub(crate) fn new(own: Rank, peers: Vec<Peer>, members: Vec<Culprit>) -> Self {
-        Self { own, peers, members }
+        Self { own, peers, members, released: Vec::new() }
     }
 
     pub(crate) fn culprit(&self, rank: Rank) -> Culprit {
@@ -200,6 +214,12 @@ impl Control {
                     }
                     Ok(Some(Message::Failed(failure))) => told = told.or(Some(failure)),
                     Ok(Some(Message::Goodbye)) => peer.state = State::Left,
+                    Ok(Some(Message::Came { barrier })) => {
+                        peer.came = peer.came.max(barrier.saturating_add(1))
+                    }
+                    Ok(Some(Message::Released { barrier, missing })) => {
+                        self.released.push((barrier, missing));
+                    }
                     Ok(None) => match read {
                         Ok(true) => break None,
                         Ok(false) => break Some("its process ended".to_owned()),
@@ -239,6 +259,29 @@ impl Control {
                 peer.flush();
             }
         }
+    }
+
+    /// Tells rank 0 that this rank came to a monitored barrier.
+    pub(crate) fn came(&mut self, barrier: u64) {
+        for peer in self.peers.iter_mut().filter(|p| p.rank == Rank(0)) {
+            peer.say(&Message::Came { barrier });
+        }
+    }
+
+    /// On rank 0, which has a connection to everybody: who has not come to a monitored barrier.
+    pub(crate) fn missing(&self, barrier: u64) -> Vec<Rank> {
+        self.peers.iter().filter(|p| p.came <= barrier).map(|p| p.rank).collect()
+    }
+
+    /// On rank 0: ends a monitored barrier.
+    pub(crate) fn release(&mut self, barrier: u64, missing: &[Rank]) {
+        self.farewell(&Message::Released { barrier, missing: missing.to_vec() });
+    }
+
+    /// On other ranks: who had not come to a monitored barrier, once it is over.
+    pub(crate) fn released(&mut self, barrier: u64) -> Option<Vec<Rank>> {
+        let at = self.released.iter().position(|(number, _)| *number == barrier)?;
+        Some(self.released.swap_remove(at).1)
     }
 
     /// Tells all peers of a failure.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use topology::{Collective, Rank};
 
+use crate::element::{ElementType, ReduceOp};
 use crate::link::LinkKind;
 use crate::schedule::{InvalidSizing, ScheduleError};
 
@@ -267,6 +268,30 @@ pub enum TransportError {
         expected: usize,
         /// Given.
         found: usize,
+    },
+    /// An operation that does not combine such elements; nothing was sent.
+    #[error("{op} does not combine elements of type {element}")]
+    NotCombined {
+        /// As given.
+        op: ReduceOp,
+        /// As given.
+        element: ElementType,
+    },
+    /// A rank to send to or receive from that is not another one of the group; nothing was sent.
+    #[error("rank {peer} is not another rank of the {ranks}")]
+    NoPeer {
+        /// As given.
+        peer: Rank,
+        /// In the group.
+        ranks: usize,
+    },
+    /// Some ranks did not come to a monitored barrier. The group is as usable as before.
+    #[error("{} did not come to the monitored barrier within {limit:?}", list(ranks))]
+    Missing {
+        /// Who.
+        ranks: Vec<Rank>,
+        /// The time limit.
+        limit: Duration,
     },
     /// The communicator was made for other collectives; nothing was sent.
     #[error("the communicator was not made for {0}")]

@@ -2,14 +2,16 @@
 //!
 //! Nothing here blocks or looks at a clock, so an operation can as well be driven from a handle or a progress thread.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use topology::Rank;
 use topology::schedule::{Buffer, Op, Program, Slice, Step};
 
 use crate::error::StepName;
+use crate::kernel::Kernel;
 use crate::link::{Interest, LinkError, Receive, Tag, Transmit};
-use crate::memory::{Kernel, Slot, copy, copy_both};
+use crate::memory::{Slot, copy, copy_both};
 use crate::mesh::Half;
 use crate::schedule::ConnectionId;
 
@@ -151,30 +153,48 @@ pub(crate) struct Operation {
     /// Without the length, which is each step's.
     tag: Tag,
     collective: topology::Collective,
+    /// Its turn on connections that earlier operations still use.
+    ticket: u64,
     /// Next step of each lane.
     counters: Vec<usize>,
+    /// Lanes that have given their connections up.
+    over: Vec<bool>,
     blocked: Vec<Blocked>,
     done: usize,
 }
 
 impl Operation {
+    /// Queues for the connections of its lanes: operations that share one use it in the order in which they were started,
+    /// which is the same on every rank.
     pub(crate) fn new(
         program: Arc<Compiled>,
         buffers: Buffers,
         kernel: Kernel,
         tag: Tag,
         collective: topology::Collective,
+        ticket: u64,
+        links: &mut Links,
     ) -> Self {
         let spaces = [buffers.input.space, buffers.output.space, buffers.scratch.space];
         assert_eq!(spaces, [kernel.space; 3], "a kernel for the memory it works on");
         let lanes = program.lanes.len();
+        for lane in &program.lanes {
+            if let Some(at) = lane.receive {
+                links.receive[at].turns.push_back(ticket);
+            }
+            if let Some(at) = lane.transmit {
+                links.transmit[at].turns.push_back(ticket);
+            }
+        }
         Self {
             program,
             buffers,
             kernel,
             tag,
             collective,
+            ticket,
             counters: vec![0; lanes],
+            over: vec![false; lanes],
             blocked: vec![Blocked::No; lanes],
             done: 0,
         }
@@ -195,7 +215,7 @@ impl Operation {
                 Ok(blocked) => blocked,
                 Err((peer, error)) => return Err(Broken { peer, step: self.name(l, lane), error }),
             };
-            all_done &= self.counters[l] == lane.steps.len() && self.blocked[l] == Blocked::No;
+            all_done &= self.over[l];
         }
         Ok(match (all_done, self.done > before) {
             (true, _) => Progress::Done,
@@ -211,13 +231,22 @@ impl Operation {
         links: &mut Links,
         hook: &mut Option<StepHook>,
     ) -> Result<Blocked, (Rank, LinkError)> {
+        if self.over[l] {
+            return Ok(Blocked::No);
+        }
+        let mine = |turns: &VecDeque<u64>| turns.front() == Some(&self.ticket);
+        if !lane.receive.is_none_or(|at| mine(&links.receive[at].turns))
+            || !lane.transmit.is_none_or(|at| mine(&links.transmit[at].turns))
+        {
+            return Ok(Blocked::Lane);
+        }
         while let Some(step) = lane.steps.get(self.counters[l]) {
             let ready =
                 |d: &topology::schedule::StepRef| self.counters[d.lane as usize] > d.step as usize;
             if !step.after.iter().all(ready) {
                 return Ok(Blocked::Lane);
             }
-            let bytes = step.src.count * self.kernel.element_bytes;
+            let bytes = step.src.count * self.kernel.element_bytes();
             // Messages are at most a slot, which is checked to be below 4 GiB.
             let tag = Tag { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ..self.tag };
             let received = match lane.receive.filter(|_| step.op.receives()) {
@@ -260,7 +289,12 @@ impl Operation {
             if !half.link.poll_flushed().map_err(|e| (half.id.to, e))? {
                 return Ok(Blocked::Slot);
             }
+            half.turns.pop_front();
         }
+        if let Some(at) = lane.receive {
+            links.receive[at].turns.pop_front();
+        }
+        self.over[l] = true;
         Ok(Blocked::No)
     }
 
@@ -270,7 +304,7 @@ impl Operation {
             Buffer::Output => self.buffers.output,
             Buffer::Scratch => self.buffers.scratch,
         };
-        let size = self.kernel.element_bytes;
+        let size = self.kernel.element_bytes();
         buffer.part(slice.offset * size, slice.count * size)
     }
 
@@ -278,14 +312,14 @@ impl Operation {
         let (src, dst) = (self.place(step.src), self.place(step.dst));
         match (step.op, received, next) {
             (Op::Copy, ..) => copy(dst, src),
-            (Op::Reduce, ..) => (self.kernel.reduce)(dst, dst, src),
+            (Op::Reduce, ..) => self.kernel.reduce(dst, dst, src),
             (Op::Send, _, Some(next)) => copy(next, src),
             (Op::Recv, Some(r), _) => copy(dst, r),
             (Op::RecvCopySend, Some(r), Some(next)) => copy_both(dst, next, r),
-            (Op::RecvReduceCopy, Some(r), _) => (self.kernel.reduce)(dst, src, r),
-            (Op::RecvReduceSend, Some(r), Some(next)) => (self.kernel.reduce)(next, src, r),
+            (Op::RecvReduceCopy, Some(r), _) => self.kernel.reduce(dst, src, r),
+            (Op::RecvReduceSend, Some(r), Some(next)) => self.kernel.reduce(next, src, r),
             (Op::RecvReduceCopySend, Some(r), Some(next)) => {
-                (self.kernel.reduce_both)(dst, next, src, r);
+                self.kernel.reduce_both(dst, next, src, r);
             }
             (op, ..) => unreachable!("a {op:?} without its link, which compiling refuses"),
         }

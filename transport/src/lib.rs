@@ -16,17 +16,20 @@ pub mod testing;
 
 mod communicator;
 mod control;
+mod element;
 mod executor;
 mod frame;
 mod host;
+mod kernel;
 mod link;
 mod memory;
 mod memory_limit;
 mod mesh;
 mod waiter;
 
-pub use communicator::{Communicator, Options, ReduceOp, Stats, Transport, plan_digest};
+pub use communicator::{Communicator, Options, Pending, Stats, Transport, plan_digest};
 pub use control::fuzz_messages;
+pub use element::{Element, ElementType, ReduceOp, UnknownWord};
 pub use error::{ConnectError, Failure, TransportError};
 pub use executor::{StepDone, StepHook};
 pub use link::LinkKind;

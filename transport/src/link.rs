@@ -21,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 use topology::{Collective, Rank};
 
+use crate::element::{ElementType, ReduceOp};
 use crate::memory::Slot;
 
 pub(crate) mod shm;
@@ -60,20 +61,37 @@ pub(crate) struct Tag {
 }
 
 /// Collective, element type, reduction and root in one word.
-pub(crate) fn signature(collective: Collective, root: Option<Rank>) -> u64 {
-    let place = Collective::ALL.iter().position(|c| *c == collective).unwrap_or(0xff);
-    // Bits 8 to 23 are for the element type and the reduction; 0 is f32 and sum.
-    (place as u64) | u64::from(root.map_or(u32::MAX, |r| r.0)) << 32
+pub(crate) fn signature(
+    collective: Collective,
+    root: Option<Rank>,
+    element: ElementType,
+    op: Option<ReduceOp>,
+) -> u64 {
+    let place = |at: Option<usize>| at.unwrap_or(0xff) as u64;
+    let collective = place(Collective::ALL.iter().position(|c| *c == collective));
+    let element = place(ElementType::ALL.iter().position(|e| *e == element));
+    let op = op.map_or(0, |op| 1 + place(ReduceOp::ALL.iter().position(|o| *o == op)));
+    collective | element << 8 | op << 16 | u64::from(root.map_or(u32::MAX, |r| r.0)) << 32
 }
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = usize::try_from(self.signature & 0xff).unwrap_or(usize::MAX);
-        match Collective::ALL.get(place) {
+        let byte = |shift: u32| usize::from(self.signature.to_le_bytes()[shift as usize / 8]);
+        match Collective::ALL.get(byte(0)) {
             Some(collective) => write!(f, "{collective}")?,
-            None => write!(f, "operation of kind {place}")?,
+            None => write!(f, "operation of kind {}", byte(0))?,
         }
-        write!(f, " number {} of {} elements", self.operation, self.count)?;
+        write!(f, " number {} of {} elements (", self.operation, self.count)?;
+        match ElementType::ALL.get(byte(8)) {
+            Some(element) => write!(f, "{element}")?,
+            None => write!(f, "elements of kind {}", byte(8))?,
+        }
+        match byte(16).checked_sub(1).map(|op| ReduceOp::ALL.get(op)) {
+            None => {}
+            Some(Some(op)) => write!(f, ", {op}")?,
+            Some(None) => write!(f, ", combined by {}", byte(16))?,
+        }
+        write!(f, ")")?;
         let root = self.signature >> 32;
         if root != u64::from(u32::MAX) {
             write!(f, " with root {root}")?;

@@ -1,4 +1,4 @@
-//! Memory that steps read and write, and the copies and sums over it.
+//! Memory that steps read and write, and the copies over it.
 //!
 //! A [`Slot`] is a place, not a borrow: the two ends of a link share slots by protocol, not by lifetime. Device memory
 //! will be another [`Space`]; a slot of registered memory already carries the key a remote end needs.
@@ -43,6 +43,11 @@ impl Slot {
         Self { address, bytes, space: Space::Host, key }
     }
 
+    /// Its length in bytes.
+    pub(crate) const fn bytes(self) -> usize {
+        self.bytes
+    }
+
     /// The part from `start` of `bytes` bytes.
     ///
     /// # Panics
@@ -58,7 +63,7 @@ impl Slot {
         Self { address, bytes, ..self }
     }
 
-    fn same_place(self, other: Self) -> bool {
+    pub(crate) fn same_place(self, other: Self) -> bool {
         self.address == other.address
     }
 
@@ -66,7 +71,7 @@ impl Slot {
     ///
     /// # Safety
     /// `T` has no invalid bit patterns, and nothing writes the slot while the slice lives.
-    unsafe fn read<'a, T>(self) -> &'a [T] {
+    pub(crate) unsafe fn read<'a, T>(self) -> &'a [T] {
         let address = self.address.cast::<T>();
         assert!(address.is_aligned(), "slot aligned to its elements");
         // SAFETY: Valid and aligned; the count is rounded down to whole elements.
@@ -77,7 +82,7 @@ impl Slot {
     ///
     /// # Safety
     /// As [`Slot::read`], and nothing else reads it.
-    unsafe fn write<'a, T>(self) -> &'a mut [T] {
+    pub(crate) unsafe fn write<'a, T>(self) -> &'a mut [T] {
         let address = self.address.cast::<T>();
         assert!(address.is_aligned(), "slot aligned to its elements");
         // SAFETY: As in `read`, and exclusive by the caller's promise.
@@ -123,73 +128,6 @@ pub(crate) fn copy_both(dst: Slot, next: Slot, src: Slot) {
     }
 }
 
-/// The sums of one element type and operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kernel {
-    /// Memory it works on.
-    pub(crate) space: Space,
-    pub(crate) element_bytes: usize,
-    /// `dst = a + b`; `dst` and `a` may be the same place.
-    pub(crate) reduce: fn(dst: Slot, a: Slot, b: Slot),
-    /// `dst = a + b` and `next = dst`; `dst` and `a` may be the same place.
-    pub(crate) reduce_both: fn(dst: Slot, next: Slot, a: Slot, b: Slot),
-}
-
-/// Sums of `f32`, element by element, so that equal schedules give equal bits.
-pub(crate) const SUM_F32: Kernel = Kernel {
-    space: Space::Host,
-    element_bytes: 4,
-    reduce: reduce_f32,
-    reduce_both: reduce_both_f32,
-};
-
-// Plain loops over slices of one length: the compiler vectorises them, which is all there is to gain, for the loops
-// run at the speed of memory. `dst` and `a` are apart or the same place (input and output of one operation), `b` is a
-// received message, `next` a sending slot of another connection: no two of these overlap.
-fn reduce_f32(dst: Slot, a: Slot, b: Slot) {
-    assert!(dst.bytes == a.bytes && a.bytes == b.bytes);
-    // SAFETY: Any bits are an f32, and nothing writes a received message.
-    let b = unsafe { b.read::<f32>() };
-    // SAFETY: Written here alone; `a` is read below only where it is apart.
-    let d = unsafe { dst.write::<f32>() };
-    if dst.same_place(a) {
-        for (d, b) in d.iter_mut().zip(b) {
-            *d += b;
-        }
-    } else {
-        // SAFETY: Apart from `dst`.
-        let a = unsafe { a.read::<f32>() };
-        for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
-            *d = a + b;
-        }
-    }
-}
-
-fn reduce_both_f32(dst: Slot, next: Slot, a: Slot, b: Slot) {
-    assert!(dst.bytes == a.bytes && a.bytes == b.bytes && next.bytes == b.bytes);
-    // SAFETY: As in `reduce_f32`.
-    let b = unsafe { b.read::<f32>() };
-    // SAFETY: As in `reduce_f32`.
-    let d = unsafe { dst.write::<f32>() };
-    // SAFETY: This rank's until it is posted.
-    let next = unsafe { next.write::<f32>() };
-    if dst.same_place(a) {
-        for ((d, n), b) in d.iter_mut().zip(next).zip(b) {
-            let sum = *d + b;
-            *d = sum;
-            *n = sum;
-        }
-    } else {
-        // SAFETY: Apart from `dst`.
-        let a = unsafe { a.read::<f32>() };
-        for (((d, n), a), b) in d.iter_mut().zip(next).zip(a).zip(b) {
-            let sum = a + b;
-            *d = sum;
-            *n = sum;
-        }
-    }
-}
-
 const LINE: usize = 64;
 
 /// Zeroed memory of this process, on cache line borders. Pages cost memory once touched.
@@ -211,6 +149,11 @@ impl Aligned {
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
         Self { base, layout }
+    }
+
+    /// Whether it was made for nothing.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.layout.size() <= LINE
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -243,36 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_and_copies() {
-        for n in [0, 1, 7, 16, 1000, 5000] {
-            let value = |k: usize| move |i: usize| f32::from(u16::try_from(i % 100 + k).unwrap());
-            let a: Vec<f32> = (0..n).map(value(1)).collect();
-            let b: Vec<f32> = (0..n).map(value(50)).collect();
-            let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-            let mut memory = Aligned::new(4 * 4 * n);
-            let mut part = |i: usize| memory.slot(i * 4 * n, 4 * n);
-            let (sa, sb, d1, d2) = (part(0), part(1), part(2), part(3));
-            let load = |slot: Slot, data: &[f32]| {
-                copy(slot, caller(data));
-            };
-            // SAFETY: Nothing writes while the slices are compared.
-            let read = |slot: Slot| unsafe { slot.read::<f32>() };
-            load(sa, &a);
-            load(sb, &b);
-            reduce_f32(d1, sa, sb);
-            assert_eq!(read(d1), sum);
-            load(d1, &a);
-            reduce_f32(d1, d1, sb);
-            assert_eq!(read(d1), sum);
-            load(d1, &b);
-            reduce_both_f32(d1, d2, sa, sb);
-            assert_eq!((read(d1), read(d2)), (&sum[..], &sum[..]));
-            load(d1, &a);
-            load(d2, &a);
-            reduce_both_f32(d1, d2, d1, sb);
-            assert_eq!((read(d1), read(d2)), (&sum[..], &sum[..]));
-            copy_both(d1, d2, sb);
-            assert_eq!((read(d1), read(d2)), (&b[..], &b[..]));
+    fn copies_to_two_places() {
+        for n in [0, 1, 100, 20_000] {
+            let data: Vec<u8> = (0..n).map(|i| u8::try_from(i % 251).unwrap()).collect();
+            let mut memory = Aligned::new(2 * n);
+            let (one, two) = (memory.slot(0, n), memory.slot(n, n));
+            copy_both(one, two, caller(&data));
+            assert_eq!((&memory.bytes()[..n], &memory.bytes()[n..2 * n]), (&data[..], &data[..]));
         }
     }
 

@@ -8,7 +8,7 @@
 //!   TCP             one stream per pair for control, one per connection of the plan; each begins with a hello
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -79,6 +79,8 @@ impl Listeners {
 pub(crate) struct Half<L: ?Sized> {
     pub(crate) id: ConnectionId,
     pub(crate) link: Box<L>,
+    /// Operations that use it, the one whose turn it is first.
+    pub(crate) turns: VecDeque<u64>,
 }
 
 /// Everything connected.
@@ -95,11 +97,11 @@ pub(crate) struct Mesh {
 
 impl Mesh {
     fn send(&mut self, id: ConnectionId, link: impl Transmit + 'static) {
-        self.transmit.push(Half { id, link: Box::new(link) });
+        self.transmit.push(Half { id, link: Box::new(link), turns: VecDeque::new() });
     }
 
     fn receive(&mut self, id: ConnectionId, link: impl Receive + 'static) {
-        self.receive.push(Half { id, link: Box::new(link) });
+        self.receive.push(Half { id, link: Box::new(link), turns: VecDeque::new() });
     }
 }
 

@@ -301,6 +301,44 @@ pub(crate) struct ConnectionId {
     pub(crate) connection: u32,
 }
 
+/// The channel of sends and receives, which go straight between any two ranks, whatever the plan.
+pub(crate) const SEND_RECV: u32 = u32::MAX;
+
+/// The schedule of one rank sending `count` elements to another: their two programs, the others' empty.
+///
+/// # Panics
+/// Where either is no rank.
+#[must_use]
+pub fn send_recv(ranks: usize, from: Rank, to: Rank, count: usize, sizing: Sizing) -> Schedule {
+    let mut programs = vec![Program::default(); ranks];
+    let length = send_chunk(count, sizing);
+    let chunks = || (0..count).step_by(length).map(|at| at..count.min(at + length));
+    let steps = |op, buffer| {
+        let of_chunk = |chunk| step(op, slice(buffer, &chunk), slice(buffer, &chunk));
+        // The receiver has to hear of an empty message too, to know that it came.
+        if count == 0 { vec![of_chunk(0..0)] } else { chunks().map(of_chunk).collect() }
+    };
+    let lane = |recv_from, send_to, steps| Lane {
+        channel: SEND_RECV,
+        connection: 0,
+        recv_from,
+        send_to,
+        steps,
+    };
+    programs[from.index()].lanes = vec![lane(None, Some(to), steps(Op::Send, Buffer::Input))];
+    programs[to.index()].lanes = vec![lane(Some(from), None, steps(Op::Recv, Buffer::Output))];
+    Schedule { collective: Collective::SendRecv, count, root: Some(from), programs }
+}
+
+fn send_chunk(count: usize, sizing: Sizing) -> usize {
+    even_chunk(count, count.div_ceil(sizing.slot()), sizing.line())
+}
+
+/// Elements of the first message by which `count` elements are sent.
+pub(crate) fn first_message(count: usize, sizing: Sizing) -> usize {
+    send_chunk(count, sizing).min(count)
+}
+
 /// Collectives that run along pairs and along nothing else.
 const fn direct_only(collective: Collective) -> bool {
     matches!(collective, Collective::AllToAll | Collective::Gather | Collective::Scatter)
@@ -313,7 +351,11 @@ pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<Connec
         let mut add = |from, to, connection| {
             all.push(ConnectionId { from, to, channel: id, connection });
         };
-        let wanted = |c: &&Collective| collectives.contains(c);
+        // A barrier is an all-reduce of next to nothing.
+        let wanted = |c: &&Collective| {
+            collectives.contains(c)
+                || (**c == Collective::AllReduce && collectives.contains(&Collective::Barrier))
+        };
         for collective in channel.collectives.iter().filter(wanted) {
             match channel.pattern {
                 Pattern::Ring => {
@@ -334,6 +376,14 @@ pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<Connec
                 }
                 Pattern::Pairs => {}
             }
+        }
+    }
+    if collectives.contains(&Collective::SendRecv) {
+        for (from, to) in
+            (0..plan.ranks.len()).flat_map(|a| (0..plan.ranks.len()).map(move |b| (a, b)))
+        {
+            let (from, to) = (rank(from), rank(to));
+            all.push(ConnectionId { from, to, channel: SEND_RECV, connection: 0 });
         }
     }
     all.sort_unstable();

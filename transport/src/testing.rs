@@ -106,6 +106,17 @@ pub fn pairs_plan(ranks: u32, channels: u32) -> Plan {
     plan(ranks, list.collect())
 }
 
+/// [`ring_plan`] for what rings carry, [`pairs_plan`] for the rest.
+#[must_use]
+pub fn full_plan(ranks: u32, channels: u32) -> Plan {
+    let mut plan = ring_plan(ranks, channels);
+    for mut channel in pairs_plan(ranks, channels).channels {
+        channel.index += channels;
+        plan.channels.push(channel);
+    }
+    plan
+}
+
 fn edge(from: Rank, to: Rank) -> ChannelEdge {
     ChannelEdge { from, to, paths: Vec::new() }
 }

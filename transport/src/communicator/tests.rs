@@ -1,7 +1,10 @@
 //! Groups of threads of this process; groups of processes are in the integration tests.
 
 use super::*;
+use crate::element::{ElementType, ReduceOp};
 use crate::testing::{ring_plan, tree_plan};
+
+mod types;
 
 /// Runs `each` on every rank of a fresh group, one thread per rank.
 fn group<T: Send>(

@@ -1,0 +1,155 @@
+//! Send and receive: straight between two ranks, whatever the plan.
+
+use std::time::Instant;
+
+use topology::{Collective, Rank};
+
+use super::{Communicator, Pending, Request, Stats};
+use crate::element::Element;
+use crate::error::{Failure, TransportError};
+use crate::kernel::Kernel;
+use crate::link::{LinkError, Tag, signature};
+use crate::memory::{Slot, caller, caller_mut};
+use crate::schedule::{SEND_RECV, first_message};
+use crate::waiter::Pause;
+
+impl Communicator {
+    /// Sends to one rank, which receives as many elements of the same type; messages between two ranks arrive in order.
+    /// The communicator must have been made for [`Collective::SendRecv`].
+    ///
+    /// Returns once the buffer may be written again: the message may still be on its way.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; and where there is no such other rank.
+    pub fn send<T: Element>(&mut self, data: &[T], to: Rank) -> Result<Stats, TransportError> {
+        let request = self.message::<T>(self.rank(), to, data.len(), caller(data))?;
+        self.operate(request)
+    }
+
+    /// Receives from one rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`]; where the message is of another length or type, the group fails.
+    pub fn receive<T: Element>(
+        &mut self,
+        data: &mut [T],
+        from: Rank,
+    ) -> Result<Stats, TransportError> {
+        let request = self.message::<T>(from, self.rank(), data.len(), caller_mut(data))?;
+        self.operate(request)
+    }
+
+    /// Starts a [`Communicator::send`] of a buffer that is given back when it is done.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`], for what is found before anything is sent.
+    pub fn start_send<T: Element>(
+        &mut self,
+        data: Vec<T>,
+        to: Rank,
+    ) -> Result<Pending<Vec<T>>, TransportError> {
+        let request = self.message::<T>(self.rank(), to, data.len(), caller(&data))?;
+        self.start_owned(request, data)
+    }
+
+    /// Starts a [`Communicator::receive`] into a buffer that is given back when it is done.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`], for what is found before anything is received.
+    pub fn start_receive<T: Element>(
+        &mut self,
+        mut data: Vec<T>,
+        from: Rank,
+    ) -> Result<Pending<Vec<T>>, TransportError> {
+        let whole = caller_mut(&mut data);
+        let request = self.message::<T>(from, self.rank(), data.len(), whole)?;
+        self.start_owned(request, data)
+    }
+
+    /// Receives from whichever rank sends first, of several the lowest; who it was. Receives that were started from one rank
+    /// must be done before.
+    ///
+    /// # Errors
+    /// As [`Communicator::receive`]. Where nobody sends for the time limit, the group fails and names the lowest other rank.
+    pub fn receive_any<T: Element>(&mut self, data: &mut [T]) -> Result<Rank, TransportError> {
+        if let Some(failure) = &self.failure {
+            return Err(TransportError::Unusable(failure.clone()));
+        }
+        if !self.links.receive.iter().any(|half| half.id.channel == SEND_RECV) {
+            return Err(TransportError::NotConnected(Collective::SendRecv));
+        }
+        let found = self.first_sender::<T>(data.len());
+        let from = found.map_err(|failure| self.broke(failure))?;
+        self.receive(data, from)?;
+        Ok(from)
+    }
+
+    /// Waits for the first message of any rank.
+    fn first_sender<T: Element>(&mut self, count: usize) -> Result<Rank, Box<Failure>> {
+        let bytes = first_message(count, self.sizing(size_of::<T>())) * size_of::<T>();
+        let start = Instant::now();
+        loop {
+            for at in 0..self.links.receive.len() {
+                let id = self.links.receive[at].id;
+                let half = &mut self.links.receive[at];
+                if id.channel != SEND_RECV || !half.turns.is_empty() {
+                    continue;
+                }
+                let tag = Tag {
+                    operation: self.received[id.from.index()],
+                    count: count as u64,
+                    signature: signature(Collective::SendRecv, Some(id.from), T::TYPE, None),
+                    bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+                };
+                match half.link.poll_message(&tag) {
+                    Ok(Some(_)) => return Ok(id.from),
+                    // Of another length, or closed: the receive that follows finds the same and names the step.
+                    Err(LinkError::Mismatch { .. }) => return Ok(id.from),
+                    // A rank that left can still be one of those that do not send.
+                    Ok(None) | Err(LinkError::Closed) => {}
+                    Err(_) => return Ok(id.from),
+                }
+            }
+            if self.advance()? {
+                continue;
+            }
+            match self.waiter.idle() {
+                Pause::Again => continue,
+                Pause::Look => {}
+                Pause::Sleep => {
+                    let halves = self.links.receive.iter().filter(|h| h.id.channel == SEND_RECV);
+                    let interests = halves.map(|half| half.link.interest());
+                    let limit = self.patience.interval;
+                    self.waiter.sleep(self.control.descriptors(), interests, limit);
+                }
+            }
+            self.look()?;
+            if start.elapsed() >= self.options.timeout {
+                let other = if self.rank() == Rank(0) { Rank(1) } else { Rank(0) };
+                return Err(Box::new(Failure::Timeout {
+                    culprit: self.control.culprit(other),
+                    waited: self.options.timeout,
+                    step: None,
+                    reported_by: self.rank(),
+                }));
+            }
+        }
+    }
+
+    fn message<T: Element>(
+        &self,
+        from: Rank,
+        to: Rank,
+        count: usize,
+        data: Slot,
+    ) -> Result<Request, TransportError> {
+        let peer = if from == self.rank() { to } else { from };
+        let ranks = self.ranks();
+        if peer == self.rank() || peer.index() >= ranks {
+            return Err(TransportError::NoPeer { peer, ranks });
+        }
+        let kernel = Kernel::moving(T::TYPE);
+        let request = Request::new(Collective::SendRecv, count, kernel, data, data);
+        Ok(Request { root: Some(from), receiver: Some(to), ..request })
+    }
+}
