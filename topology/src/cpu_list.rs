@@ -49,6 +49,12 @@ impl CpuList {
         Ok(Self(cpus))
     }
 
+    /// Whether a CPU is in it.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.contains(&cpu)
+    }
+
     /// Ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()

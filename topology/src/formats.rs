@@ -1,10 +1,10 @@
 //! Readers of recorded machines. Pure functions over bytes; the format is recognised by content.
 //!
 //! ```text
-//!   bytes ── text ──▶ '<' NCCL topology XML ─┐
-//!                     '{' snapshot JSON ─────┤
-//!                     '{' link graph JSON ───┼──▶ one Snapshot per host, with a Fault for each fact not told
-//!                     else topo -m matrix ───┘
+//!   bytes ── text ──▶ '<' by root: NCCL topology, hwloc, nvidia-smi -q -x ─┐
+//!                     '{' by keys: snapshot JSON, link graph JSON ─────────┤
+//!                     else by words: topo -m, rocm-smi, amd-smi, lspci ────┼──▶ one Snapshot per host, with
+//!                     known and no topology (logs, fabrics, …): refused    │    a Fault for each fact not told
 //! ```
 //!
 //! Every reader is strict about what it must not get wrong (a contradiction is a [`ReadError`] with its line)
@@ -18,13 +18,20 @@ use alloc::vec::Vec;
 
 use crate::Snapshot;
 
+mod foreign;
 pub mod fuzz;
+mod hwloc_xml;
 mod link_graph;
+mod lspci;
 mod nccl_xml;
+mod nvidia_smi_xml;
+mod pci_tree;
 pub mod plan_json;
+mod rocm_topo;
 mod snapshot_json;
 mod text;
 mod topo_matrix;
+mod xml;
 
 pub use link_graph::write_link_graph;
 pub use snapshot_json::write_snapshot;
@@ -49,7 +56,8 @@ pub const ATTRIBUTE_LIMIT: usize = 32;
 pub const DEVICE_LIMIT: usize = 1024;
 
 const UNRECOGNISED: &str = "unrecognised input";
-const KNOWN: &str = "known are topod snapshot JSON, NCCL topology XML, `nvidia-smi topo -m` text and link graph JSON";
+const KNOWN: &str = "known are topod snapshot JSON, NCCL topology XML, hwloc XML, `nvidia-smi topo -m` and `-q -x`, \
+                     `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vv` and `-tv` of all devices, and link graph JSON";
 
 /// Why an input was refused: what it was taken for, where, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,16 +77,66 @@ pub struct ReadError {
 /// # Errors
 /// Where the bytes are of no known format, or contradict the format they are in.
 pub fn read(bytes: &[u8]) -> Result<Vec<Snapshot>, ReadError> {
+    if let Some(what) = foreign::container(bytes) {
+        let reason = format!(
+            "{what}; of archives only a host's /sys is read, as .tar, .tar.gz or .tar.bz2, by topoctl"
+        );
+        return Err(unrecognised(0, reason));
+    }
     let text = decode(bytes)?;
     match sniff(&text) {
-        Shape::Xml => nccl_xml::read(&text),
+        Shape::Xml => read_xml(&text),
         Shape::Json => read_json(&text),
-        Shape::Text => match text.find("<system") {
-            // A file shown by `cat` in a terminal, say.
-            Some(start) if looks_like_xml(&text[start..]) => nccl_xml::read(&text),
-            _ => topo_matrix::read(&text).map(|snapshot| alloc::vec![snapshot]),
-        },
+        // A file shown by `cat` in a terminal, say.
+        Shape::Text if xml::is_in(&text) => read_xml(&text),
+        Shape::Text => read_text(&text),
     }
+}
+
+fn read_xml(text: &str) -> Result<Vec<Snapshot>, ReadError> {
+    let what = match xml::root_name(text) {
+        "system" => return nccl_xml::read(text),
+        "topology" => return hwloc_xml::read(text).map(|snapshot| alloc::vec![snapshot]),
+        "nvidia_smi_log" => {
+            return nvidia_smi_xml::read(text).map(|snapshot| alloc::vec![snapshot]);
+        }
+        "graphs" | "graph" => {
+            return Err(foreign::recognise(text).unwrap_or_else(|| {
+                unrecognised(1, "an NCCL graph file: channels, no topology".into())
+            }));
+        }
+        "algo" => "an MSCCL schedule",
+        "node" | "list" => "perhaps `lshw -xml` output, which is not read",
+        "domain" => "perhaps a libvirt domain, which describes what a guest gets, not the host",
+        "" => "no element",
+        _ => "no topology",
+    };
+    let line = text.lines().position(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
+    let root = text::excerpt(xml::root_name(text));
+    Err(unrecognised(line, format!("XML whose root is <{root}>: {what}; {KNOWN}")))
+}
+
+fn read_text(text: &str) -> Result<Vec<Snapshot>, ReadError> {
+    if text.len() > TEXT_LIMIT {
+        return Err(foreign::recognise(&text[..text.floor_char_boundary(TEXT_LIMIT)])
+            .unwrap_or_else(|| {
+                unrecognised(
+                    0,
+                    format!("{} bytes of text; at most {TEXT_LIMIT} are read", text.len()),
+                )
+            }));
+    }
+    let matrix = topo_matrix::read(text);
+    let snapshot = match matrix {
+        Ok(snapshot) => snapshot,
+        Err(topo_matrix::NotRead::Matrix(error)) => return Err(error),
+        Err(topo_matrix::NotRead::Other(_)) if rocm_topo::is_in(text) => rocm_topo::read(text)?,
+        Err(topo_matrix::NotRead::Other(_)) if lspci::is_in(text) => lspci::read(text)?,
+        Err(topo_matrix::NotRead::Other(error)) => {
+            return Err(foreign::recognise(text).unwrap_or(error));
+        }
+    };
+    Ok(alloc::vec![snapshot])
 }
 
 fn read_json(text: &str) -> Result<Vec<Snapshot>, ReadError> {

@@ -324,6 +324,7 @@ mod tests {
                 trained: link(trained),
                 device_capable: link(capable),
                 slot_capable: None,
+                trained_total: None,
             },
             ..PciDevice::new(at.parse().unwrap(), PciKind::Nic)
         }

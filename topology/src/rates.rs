@@ -86,6 +86,22 @@ pub fn pcie(mtps: Option<u32>, width: Option<u8>, model: RateModel) -> Rate {
     Rate { bandwidth: Bandwidth::from_kbps(per_lane * u64::from(link.width)), assumed: assumption }
 }
 
+/// A PCIe link of which only the wire rate of all its lanes is known, as trained when it was read.
+#[must_use]
+pub fn pcie_total(total: Bandwidth, model: RateModel) -> Rate {
+    // Effective and wire rate of a lane have one ratio within each line code; 8b/10b rates are multiples of 250 MB/s.
+    let mtps = if total.kbps().is_multiple_of(250_000) { 5000 } else { 8000 };
+    let (effective, nominal) = (lane_effective_kbps(mtps), lane_nominal_kbps(mtps));
+    let kbps = match model {
+        RateModel::Nominal => total.kbps(),
+        // To the MB/s: sources round the total to six digits.
+        RateModel::Effective | RateModel::Measured => {
+            (total.kbps().saturating_mul(effective) / nominal).saturating_add(500) / 1000 * 1000
+        }
+    };
+    assumed(kbps, "PCIe rate as trained when recorded")
+}
+
 /// NCCL's `kvDictPciGen` (hundreds of Mbit/s per lane: 15, 30, 60, 120, 240, 480) over its divisor of 80.
 fn lane_effective_kbps(mtps: u32) -> u64 {
     let hundreds_of_mbit = match mtps {
@@ -161,6 +177,15 @@ mod tests {
     fn check(rate: Rate, gbps: &str, assumption: bool) {
         assert_eq!(rate.bandwidth.display_gbps(), gbps);
         assert_eq!(rate.assumed.is_some(), assumption);
+    }
+
+    #[test]
+    fn pcie_in_one_figure() {
+        let total = |kbps, model| pcie_total(Bandwidth::from_kbps(kbps), model);
+        // Gen3 x16 or Gen4 x8: 12 GB/s as NCCL counts either.
+        check(total(15_753_846, RateModel::Effective), "12", true);
+        check(total(15_753_846, RateModel::Nominal), "15.753846", true);
+        check(total(4_000_000, RateModel::Effective), "3", true);
     }
 
     #[test]

@@ -75,6 +75,14 @@ pub enum Source {
     TopoMatrix,
     /// Link graph JSON.
     LinkGraph,
+    /// hwloc's XML.
+    HwlocXml,
+    /// `nvidia-smi -q -x`.
+    NvidiaSmiXml,
+    /// `rocm-smi --showtopo` or `amd-smi topology`.
+    RocmTopo,
+    /// `lspci -vv` or `lspci -tv`.
+    Lspci,
 }
 
 impl Source {
@@ -86,6 +94,10 @@ impl Source {
             Self::NcclXml => "nccl-xml",
             Self::TopoMatrix => "topo-matrix",
             Self::LinkGraph => "link-graph",
+            Self::HwlocXml => "hwloc-xml",
+            Self::NvidiaSmiXml => "nvidia-smi-xml",
+            Self::RocmTopo => "rocm-topo",
+            Self::Lspci => "lspci",
         }
     }
 }
@@ -232,6 +244,9 @@ pub struct PcieLinkFacts {
     /// What the port above can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot_capable: Option<PcieLink>,
+    /// What the link carries as trained, where a source tells no more than rate and width in one figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained_total: Option<Bandwidth>,
 }
 
 /// One GPU.

@@ -107,6 +107,7 @@ fn pci_devices(
             trained: function.trained,
             device_capable: function.capable,
             slot_capable: above.and_then(|above| above.capable),
+            trained_total: None,
         };
         devices.push(PciDevice {
             parent,

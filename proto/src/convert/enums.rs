@@ -49,7 +49,16 @@ pub(super) trait WireEnum: Sized {
 
 wire_enum!(PathType { Loc, Nvl, Nvb, C2c, Pix, Pxb, P2c, Pxn, Phb, Node, Sys, Net, Dis });
 wire_enum!(RateModel { Effective, Nominal, Measured });
-wire_enum!(Source { Live, NcclXml, TopoMatrix, LinkGraph });
+wire_enum!(Source {
+    Live,
+    NcclXml,
+    TopoMatrix,
+    LinkGraph,
+    HwlocXml,
+    NvidiaSmiXml,
+    RocmTopo,
+    Lspci,
+});
 wire_enum!(Severity { Info, Degraded, Critical });
 wire_enum!(Collective {
     AllReduce,

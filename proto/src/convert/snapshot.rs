@@ -158,6 +158,7 @@ impl From<&PcieLinkFacts> for v1::PcieLinkFacts {
             trained: facts.trained.map(Into::into),
             device_capable: facts.device_capable.map(Into::into),
             slot_capable: facts.slot_capable.map(Into::into),
+            trained_total_kbytes_per_second: facts.trained_total.map(Bandwidth::kbps),
         }
     }
 }
@@ -170,6 +171,7 @@ impl TryFrom<v1::PcieLinkFacts> for PcieLinkFacts {
             trained: wire.trained.map(PcieLink::try_from).transpose()?,
             device_capable: wire.device_capable.map(PcieLink::try_from).transpose()?,
             slot_capable: wire.slot_capable.map(PcieLink::try_from).transpose()?,
+            trained_total: wire.trained_total_kbytes_per_second.map(Bandwidth::from_kbps),
         })
     }
 }

@@ -25,7 +25,16 @@ mod facts;
 
 use facts::{fault, function_facts, gpu_more, host_facts, port_facts};
 
-const SOURCES: &[Source] = &[Source::Live, Source::NcclXml, Source::TopoMatrix, Source::LinkGraph];
+const SOURCES: &[Source] = &[
+    Source::Live,
+    Source::NcclXml,
+    Source::TopoMatrix,
+    Source::LinkGraph,
+    Source::HwlocXml,
+    Source::NvidiaSmiXml,
+    Source::RocmTopo,
+    Source::Lspci,
+];
 const RATES: &[RateModel] = &[RateModel::Effective, RateModel::Nominal, RateModel::Measured];
 
 fn text() -> impl Strategy<Value = String> {
@@ -91,7 +100,10 @@ fn pci_device() -> impl Strategy<Value = PciDevice> {
         PciKind::NvSwitch,
         PciKind::Other,
     ];
-    let link = (option::of(pcie_link()), option::of(pcie_link()), option::of(pcie_link()));
+    let link = (
+        (option::of(pcie_link()), option::of(pcie_link()), option::of(pcie_link())),
+        option::of(bandwidth()),
+    );
     (
         (bus_id(), option::of(bus_id()), option::of(text()), select(kinds.to_vec())),
         any::<(Option<u32>, Option<u16>, Option<u16>, Option<u32>)>(),
@@ -101,7 +113,7 @@ fn pci_device() -> impl Strategy<Value = PciDevice> {
         .prop_map(|((bus_id, parent, host_bridge, kind), numbers, link, facts)| {
             let (acs, iommu, suspended, driver, physical_function) = facts;
             let (class, vendor, device, numa_node) = numbers;
-            let (trained, device_capable, slot_capable) = link;
+            let ((trained, device_capable, slot_capable), trained_total) = link;
             PciDevice {
                 bus_id,
                 parent,
@@ -111,7 +123,7 @@ fn pci_device() -> impl Strategy<Value = PciDevice> {
                 vendor,
                 device,
                 numa_node,
-                link: PcieLinkFacts { trained, device_capable, slot_capable },
+                link: PcieLinkFacts { trained, device_capable, slot_capable, trained_total },
                 acs,
                 iommu,
                 suspended,

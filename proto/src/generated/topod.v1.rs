@@ -146,6 +146,14 @@ pub enum Source {
     TopoMatrix = 3,
     /// Link graph JSON.
     LinkGraph = 4,
+    /// hwloc's XML.
+    HwlocXml = 5,
+    /// `nvidia-smi -q -x`.
+    NvidiaSmiXml = 6,
+    /// `rocm-smi --showtopo` or `amd-smi topology`.
+    RocmTopo = 7,
+    /// `lspci -vv` or `lspci -tv`.
+    Lspci = 8,
 }
 impl Source {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -159,6 +167,10 @@ impl Source {
             Self::NcclXml => "SOURCE_NCCL_XML",
             Self::TopoMatrix => "SOURCE_TOPO_MATRIX",
             Self::LinkGraph => "SOURCE_LINK_GRAPH",
+            Self::HwlocXml => "SOURCE_HWLOC_XML",
+            Self::NvidiaSmiXml => "SOURCE_NVIDIA_SMI_XML",
+            Self::RocmTopo => "SOURCE_ROCM_TOPO",
+            Self::Lspci => "SOURCE_LSPCI",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -169,6 +181,10 @@ impl Source {
             "SOURCE_NCCL_XML" => Some(Self::NcclXml),
             "SOURCE_TOPO_MATRIX" => Some(Self::TopoMatrix),
             "SOURCE_LINK_GRAPH" => Some(Self::LinkGraph),
+            "SOURCE_HWLOC_XML" => Some(Self::HwlocXml),
+            "SOURCE_NVIDIA_SMI_XML" => Some(Self::NvidiaSmiXml),
+            "SOURCE_ROCM_TOPO" => Some(Self::RocmTopo),
+            "SOURCE_LSPCI" => Some(Self::Lspci),
             _ => None,
         }
     }
@@ -1334,6 +1350,9 @@ pub struct PcieLinkFacts {
     /// What the port above can do.
     #[prost(message, optional, tag = "3")]
     pub slot_capable: ::core::option::Option<PcieLink>,
+    /// kB/s as trained, where a source tells no more than rate and width in one figure.
+    #[prost(uint64, optional, tag = "4")]
+    pub trained_total_kbytes_per_second: ::core::option::Option<u64>,
 }
 /// One GPU.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -44,6 +44,7 @@ pub(super) fn machine(gpus: u32, gbps: u64) -> Snapshot {
             trained: Some(gen3x16),
             device_capable: Some(gen3x16),
             slot_capable: Some(gen3x16),
+            trained_total: None,
         },
         ..PciDevice::new(bus_id, kind)
     };

@@ -189,6 +189,7 @@ fn link_facts(function: &Function, parent: Option<&Function>) -> PcieLinkFacts {
             trained: function.link.map(|link| link.trained),
             device_capable: function.link.map(|link| link.max),
             slot_capable: parent.and_then(|parent| parent.link).map(|link| link.max),
+            trained_total: None,
         },
     }
 }

@@ -1,6 +1,9 @@
 //! Bodies of the fuzz targets. They hold for any bytes, so the test suite runs them too.
 
-use super::{link_graph, nccl_xml, read, snapshot_json, topo_matrix, write_snapshot};
+use super::{
+    hwloc_xml, link_graph, lspci, nccl_xml, nvidia_smi_xml, read, rocm_topo, snapshot_json,
+    topo_matrix, write_snapshot,
+};
 use crate::Snapshot;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,6 +21,26 @@ pub fn nccl_topology_xml(bytes: &[u8]) {
 /// `nvidia-smi topo -m` text.
 pub fn topo_m(bytes: &[u8]) {
     sound(topo_matrix::read(&String::from_utf8_lossy(bytes)).into_iter().collect());
+}
+
+/// hwloc's XML.
+pub fn hwloc_xml(bytes: &[u8]) {
+    sound(hwloc_xml::read(&String::from_utf8_lossy(bytes)).into_iter().collect());
+}
+
+/// `nvidia-smi -q -x`.
+pub fn nvidia_smi_xml(bytes: &[u8]) {
+    sound(nvidia_smi_xml::read(&String::from_utf8_lossy(bytes)).into_iter().collect());
+}
+
+/// Tables of `rocm-smi` and `amd-smi`.
+pub fn rocm_topo(bytes: &[u8]) {
+    sound(rocm_topo::read(&String::from_utf8_lossy(bytes)).into_iter().collect());
+}
+
+/// `lspci -vv` and `lspci -tv`.
+pub fn lspci(bytes: &[u8]) {
+    sound(lspci::read(&String::from_utf8_lossy(bytes)).into_iter().collect());
 }
 
 /// Link graph JSON.
@@ -52,6 +75,10 @@ mod tests {
             super::any(&bytes);
             super::nccl_topology_xml(&bytes);
             super::topo_m(&bytes);
+            super::hwloc_xml(&bytes);
+            super::nvidia_smi_xml(&bytes);
+            super::rocm_topo(&bytes);
+            super::lspci(&bytes);
             super::link_graph_json(&bytes);
             super::snapshot(&bytes);
         }
@@ -61,6 +88,23 @@ mod tests {
             super::any(text.as_bytes());
             super::nccl_topology_xml(text.as_bytes());
             super::topo_m(text.as_bytes());
+            super::rocm_topo(text.as_bytes());
+            super::lspci(text.as_bytes());
+        }
+
+        /// Words of the tools whose text is read, in any order.
+        #[test]
+        fn text_like(pieces in proptest::collection::vec(proptest::sample::select(vec![
+            "GPU0", "GPU1", " ", "\n", "\t", "XGMI", "PCIE", "0", "1", "SELF", "LINK TYPE TABLE:\n", "HOPS TABLE:\n", "NUMA BW TABLE:\n",
+            "50000-50000", "0-0", "GPU[0] : (Topology) Numa Affinity: 0\n", "0000:0c:00.0", "-[0000:00]-", "+-", "\\-", "00.0", "-[01]-",
+            "---", "  NVIDIA Corporation X", " |  ", "01:00.0 PCI bridge: Intel (rev 1)\n", "01:00.0 3D controller: NVIDIA Corporation X\n",
+            "Bus: primary=00, secondary=01, subordinate=02\n", "Bus: primary=00, secondary=01, subordinate=01\n", "LnkCap: Speed 8GT/s, Width x16\n",
+        ]), 0..40)) {
+            let text = pieces.concat();
+            super::any(text.as_bytes());
+            super::topo_m(text.as_bytes());
+            super::rocm_topo(text.as_bytes());
+            super::lspci(text.as_bytes());
         }
 
         /// JSON of the right keys and the wrong everything else.

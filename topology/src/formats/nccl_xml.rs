@@ -18,7 +18,6 @@
 
 mod devices;
 mod host;
-mod scan;
 mod values;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -26,12 +25,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use roxmltree::{Document, Node, NodeType, ParsingOptions};
+use roxmltree::{Node, NodeType};
 
 use self::devices::{new_gpu, new_nic};
 use self::host::{Host, PendingGpu};
-use super::text::{Lines, excerpt};
-use super::{ELEMENT_LIMIT, ReadError};
+use super::ReadError;
+use super::text::excerpt;
+use super::xml::Markup;
 use crate::snapshot::{NumaNode, PciDevice, PciKind, PcieLinkFacts};
 use crate::{BusId, CpuArch, CpuList, CpuModel, Snapshot};
 
@@ -44,49 +44,19 @@ const VERSIONS: [i64; 2] = [1, 2];
 const GPU_VENDORS: [u16; 2] = [0x10de, 0x1002];
 
 pub(super) fn read(text: &str) -> Result<Vec<Snapshot>, ReadError> {
-    let lines = Lines::of(text);
-    let (start, xml) = markup(text);
-    let refuse = |line, reason| ReadError { format: FORMAT, line, reason };
-    scan::check(xml).map_err(|(at, reason)| refuse(lines.at(start + at), reason))?;
-    let nodes_limit = u32::try_from(4 * ELEMENT_LIMIT).unwrap_or(u32::MAX);
-    let options = ParsingOptions { nodes_limit, ..ParsingOptions::default() };
-    let document = Document::parse_with_options(xml, options).map_err(|error| {
-        if matches!(
-            error,
-            roxmltree::Error::UnclosedRootNode | roxmltree::Error::UnexpectedEndOfStream
-        ) {
-            return refuse(
-                lines.at(text.trim_end().len()),
-                "the file ends early: cut off here".into(),
-            );
-        }
-        let row = usize::try_from(error.pos().row).unwrap_or(1).max(1);
-        refuse(lines.at(start) + row - 1, format!("not well-formed XML: {error}"))
-    })?;
+    let markup = Markup::of(text, FORMAT);
+    let document = markup.document()?;
     let known = document
         .descendants()
         .filter(|n| n.has_tag_name("pci"))
         .filter_map(|n| n.attribute("busid")?.parse().ok())
         .collect();
-    let reader = Reader { lines, start, known };
+    let reader = Reader { markup: &markup, known };
     reader.system(document.root_element())
 }
 
-/// The XML in the text: all of it, or from `<system` to `</system>` where a terminal's lines surround it.
-fn markup(text: &str) -> (usize, &str) {
-    if text.trim_start().starts_with('<') {
-        return (0, text);
-    }
-    const CLOSE: &str = "</system>";
-    let start = text.find("<system").unwrap_or(0);
-    let end = text.rfind(CLOSE).map(|at| at + CLOSE.len()).filter(|end| *end > start);
-    (start, &text[start..end.unwrap_or(text.len())])
-}
-
-struct Reader {
-    lines: Lines,
-    /// Offset of the XML in the text.
-    start: usize,
+struct Reader<'a> {
+    markup: &'a Markup<'a>,
     /// Every PCI address of the file.
     known: BTreeSet<BusId>,
 }
@@ -98,27 +68,16 @@ struct Above {
     numa_node: Option<u32>,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn line(&self, node: Node<'_, '_>) -> usize {
-        self.lines.at(self.start + node.range().start)
+        self.markup.line(node)
     }
 
     fn refuse(&self, node: Node<'_, '_>, reason: String) -> ReadError {
-        ReadError { format: FORMAT, line: self.line(node), reason }
+        self.markup.refuse(node, reason)
     }
 
     fn system(&self, root: Node<'_, '_>) -> Result<Vec<Snapshot>, ReadError> {
-        let name = root.tag_name().name();
-        if name != "system" {
-            let what = match name {
-                "graphs" => "an NCCL graph file: channels, no topology",
-                "topology" => "an hwloc topology, which is not read yet",
-                "nvidia_smi_log" => "`nvidia-smi -q -x` output, which is not read yet",
-                _ => "no topology",
-            };
-            let reason = format!("XML whose root is <{}>: {what}; {}", excerpt(name), super::KNOWN);
-            return Err(super::unrecognised(self.line(root), reason));
-        }
         match self.integer(root, "version")? {
             Some(version) if VERSIONS.contains(&version) => {}
             Some(version) => {

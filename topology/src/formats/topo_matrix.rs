@@ -26,7 +26,7 @@ use self::header::{Column, Header};
 use self::table::Table;
 use self::words::{gpu_index, strip_terminal_codes, words};
 use super::text::{excerpt, fault};
-use super::{DEVICE_LIMIT, KNOWN, ReadError, TEXT_LIMIT, unrecognised};
+use super::{DEVICE_LIMIT, KNOWN, ReadError, unrecognised};
 use crate::matrix::Matrix;
 use crate::snapshot::{NumaNode, Source};
 use crate::{Gpu, GpuIndex, Nic, Snapshot};
@@ -34,16 +34,23 @@ use crate::{Gpu, GpuIndex, Nic, Snapshot};
 const FORMAT: &str = "nvidia-smi topo -m matrix";
 const READER: &str = "topo-matrix";
 
-pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
-    if text.len() > TEXT_LIMIT {
-        let reason = format!("{} bytes of text; at most {TEXT_LIMIT} are read", text.len());
-        return Err(unrecognised(0, reason));
-    }
+/// Why no matrix was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotRead {
+    /// There is one, and it contradicts itself.
+    Matrix(ReadError),
+    /// There is none; perhaps the text is of another format.
+    Other(ReadError),
+}
+
+/// The first legible table of a text.
+pub(super) fn read(text: &str) -> Result<Snapshot, NotRead> {
     let text = strip_terminal_codes(text);
     let Found { table, others, refused, legend } = find(&text);
+    let refuse = |line, reason| ReadError { format: FORMAT, line, reason };
     let table = match (table, refused) {
         (Some(table), _) => table,
-        (None, Some((line, reason))) => return Err(ReadError { format: FORMAT, line, reason }),
+        (None, Some((line, reason))) => return Err(NotRead::Other(refuse(line, reason))),
         (None, None) => match headless(&text) {
             Some(table) => table,
             None => {
@@ -51,12 +58,12 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
                     text.lines().position(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
                 let reason =
                     format!("no header naming GPU0, GPU1, … and no row of path classes; {KNOWN}");
-                return Err(unrecognised(line, reason));
+                return Err(NotRead::Other(unrecognised(line, reason)));
             }
         },
     };
     if let Some((line, reason)) = table.error {
-        return Err(ReadError { format: FORMAT, line, reason });
+        return Err(NotRead::Matrix(refuse(line, reason)));
     }
     let mut snapshot = assemble(&table, &legend);
     if let Some((line, count)) = others {

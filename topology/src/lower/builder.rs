@@ -99,8 +99,11 @@ impl Builder {
         facts: &PcieLinkFacts,
         host_bridge: Option<String>,
     ) {
-        let (mtps, width) = facts.usable();
-        let bandwidth = self.take(host, below.1, rates::pcie(mtps, width, self.rates));
+        let rate = match (facts.usable(), facts.trained_total) {
+            ((None, None), Some(total)) => rates::pcie_total(total, self.rates),
+            ((mtps, width), _) => rates::pcie(mtps, width, self.rates),
+        };
+        let bandwidth = self.take(host, below.1, rate);
         let link = Link { kind: LinkKind::Pcie, bandwidth, count: 1, host_bridge };
         self.links.push((below.0, above, link.clone()));
         self.links.push((above, below.0, link));

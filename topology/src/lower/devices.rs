@@ -94,7 +94,9 @@ fn add_nics(builder: &mut Builder, host: &mut Host<'_>, snapshot: &Snapshot) -> 
         let card = match cards.get(&card_of(bus_id)) {
             Some(card) => *card,
             None => {
-                let name = bus_id.to_string();
+                // A port that nobody named bears its address.
+                let unnamed = snapshot.nics.iter().any(|nic| nic.name == bus_id.to_string());
+                let name = if unnamed { format!("{bus_id} card") } else { bus_id.to_string() };
                 let card = builder.add(Some(host.id), &name, VertexKind::NicCard, Some(bus_id))?;
                 let above = host.above(builder, device, nic.numa_node, &name)?;
                 builder.pcie(host.id, (card, &name), above.place, &facts, above.host_bridge);

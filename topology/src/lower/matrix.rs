@@ -19,7 +19,7 @@ use super::builder::{Builder, Place};
 use crate::matrix::{Cell, Matrix};
 use crate::rates;
 use crate::snapshot::{GpuLinkKind, PcieLinkFacts};
-use crate::{CpuModel, Gpu, HostId, Link, LinkKind, Nic, PathType, Snapshot, VertexKind};
+use crate::{CpuModel, Gpu, HostId, Link, LinkKind, Nic, PathType, Snapshot, Source, VertexKind};
 
 /// Links of the largest GPU before Rubin (NVLink 4 and 5). More in one row can only go through switches.
 const MOST_DIRECT_LINKS: u32 = 18;
@@ -43,12 +43,13 @@ pub(super) fn lower(
     let n = devices.len();
     let classes = Classes { matrix };
     builder.assume(host, "a matrix tells path classes, not the PCIe tree: the least tree with those classes is planned on");
-    for a in 0..n {
-        for b in a + 1..n {
-            if classes.cell(a, b).is_none() {
-                let (a, b) = (&matrix.devices[a], &matrix.devices[b]);
-                builder.assume(host, &format!("{a} to {b}: not told, SYS assumed"));
-            }
+    let pairs = || (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
+    if n > 2 && pairs().all(|(a, b)| classes.cell(a, b).is_none()) {
+        builder.assume(host, "how devices are joined is not told: SYS assumed between all");
+    } else {
+        for (a, b) in pairs().filter(|(a, b)| classes.cell(*a, *b).is_none()) {
+            let (a, b) = (&matrix.devices[a], &matrix.devices[b]);
+            builder.assume(host, &format!("{a} to {b}: not told, SYS assumed"));
         }
     }
 
@@ -108,9 +109,16 @@ pub(super) fn lower(
             }
             Device::Nic(index, nic) => builder.nic(host, *index, nic)?,
         };
-        builder.pcie(host, (vertex, "PCIe links"), above, &unknown, host_bridge);
+        // Some sources without a tree still tell a device's own link.
+        let bus_id = match device {
+            Device::Gpu(gpu) => gpu.bus_id,
+            Device::Nic(_, nic) => nic.bus_id,
+        };
+        let known = bus_id.and_then(|id| snapshot.pci_devices.iter().find(|d| d.bus_id == id));
+        let link = known.map_or(&unknown, |device| &device.link);
+        builder.pcie(host, (vertex, "PCIe links"), above, link, host_bridge);
     }
-    nvlinks(builder, host, &classes, &gpus)?;
+    gpu_links(builder, host, &classes, &gpus, snapshot)?;
     let nodes: Vec<(Place, CpuModel)> =
         numa.into_values().map(|place| (place, CpuModel::default())).collect();
     builder.sockets(host, &nodes);
@@ -224,13 +232,20 @@ fn numa_ids(devices: &[Device<'_>], group: &[usize]) -> BTreeMap<usize, u32> {
     ids
 }
 
-/// NVLinks: direct, or through a switch where one row counts more links than any GPU has.
-fn nvlinks(
+/// NVLinks: direct, or through a switch where one row counts more links than any GPU has. A matrix of AMD's tools
+/// counts xGMI links in the same cells.
+fn gpu_links(
     builder: &mut Builder,
     host: HostId,
     classes: &Classes<'_>,
     gpus: &[(usize, Place)],
+    snapshot: &Snapshot,
 ) -> Result<(), String> {
+    let (kind, word, told) = match snapshot.source {
+        Source::RocmTopo => (LinkKind::Xgmi, "xGMI links", GpuLinkKind::Xgmi),
+        _ => (LinkKind::NvLink, "NVLinks", GpuLinkKind::NvLink),
+    };
+    let capability = snapshot.gpus.iter().find_map(|gpu| gpu.compute_capability);
     let links = |a: usize, b: usize| {
         classes
             .cell(a, b)
@@ -248,18 +263,18 @@ fn nvlinks(
     let mut switched: BTreeMap<usize, Option<Place>> = BTreeMap::new();
     for (i, (a, _)) in gpus.iter().enumerate() {
         let total: u32 = gpus.iter().map(|(b, _)| links(*a, *b)).fold(0, u32::saturating_add);
-        if total > MOST_DIRECT_LINKS {
+        if total > MOST_DIRECT_LINKS && kind == LinkKind::NvLink {
             switched.insert(component[i], None);
         }
     }
     for (i, (a, place_a)) in gpus.iter().enumerate() {
         let most = gpus.iter().map(|(b, _)| links(*a, *b)).max().unwrap_or(0);
         // 18 links a GPU is what Hopper and Blackwell have; the slower of both is taken.
-        let generation = (most == 18).then_some(90);
-        let rate = rates::gpu_link(GpuLinkKind::NvLink, generation, None, builder.rates);
-        let each = if most > 0 { builder.take(host, "NVLinks", rate) } else { rate.bandwidth };
+        let generation = capability.or_else(|| (most == 18).then_some(90));
+        let rate = rates::gpu_link(told, generation, None, builder.rates);
+        let each = if most > 0 { builder.take(host, word, rate) } else { rate.bandwidth };
         let link = |count: u32| Link {
-            kind: LinkKind::NvLink,
+            kind,
             bandwidth: each * u64::from(count),
             count,
             host_bridge: None,

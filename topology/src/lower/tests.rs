@@ -31,6 +31,7 @@ fn pci(
             trained: None,
             device_capable: Some(PcieLink { mtps: 16000, width: 16 }),
             slot_capable: None,
+            trained_total: None,
         },
         ..PciDevice::new(id(at), kind)
     }

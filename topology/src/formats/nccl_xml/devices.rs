@@ -16,7 +16,7 @@ use crate::{Bandwidth, BusId, Gpu, GpuIndex, Nic, Rail};
 /// A NIC faster than this (1 Pbit/s) is a slip of units.
 const MOST_MBIT: i64 = 1_000_000_000;
 
-impl Reader {
+impl Reader<'_> {
     pub(super) fn gpu(
         &self,
         node: Node<'_, '_>,

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::FORMAT;
 use super::values::Target;
-use crate::formats::{ReadError, text};
+use crate::formats::{ReadError, pci_tree, text};
 use crate::snapshot::{
     GpuLinkKind, GpuLinks, LinkPeer, NumaNode, PciDevice, PciKind, Snapshot, Source,
 };
@@ -108,8 +108,10 @@ impl Host {
         if kind == PciKind::Gpu || other == PciKind::Gpu {
             return Err(format!("{stated} is listed here and at line {first}, and one is a GPU"));
         }
-        let free = free_address(stated, |id| known.contains(&id) || self.claimed.contains_key(&id))
-            .ok_or_else(|| format!("{stated} is listed too often, first at line {first}"))?;
+        let free = pci_tree::free_address(stated, |id| {
+            known.contains(&id) || self.claimed.contains_key(&id)
+        })
+        .ok_or_else(|| format!("{stated} is listed too often, first at line {first}"))?;
         self.fault(
             line,
             format!("{stated} is also at line {first}; this one is called {free} here"),
@@ -185,7 +187,10 @@ impl Host {
             };
         }
         if !numbered.is_empty() {
-            self.fault(0, format!("dev not told, numbered by PCI address: {}", some_of(numbered)));
+            self.fault(
+                0,
+                format!("dev not told, numbered by PCI address: {}", text::some_of(numbered)),
+            );
         }
         let gpus: BTreeSet<BusId> = pending.iter().filter_map(|gpu| gpu.gpu.bus_id).collect();
         let mut finished = Vec::with_capacity(pending.len());
@@ -288,24 +293,7 @@ fn order(peer: &LinkPeer) -> Order {
     }
 }
 
-fn free_address(stated: BusId, used: impl Fn(BusId) -> bool) -> Option<BusId> {
-    (stated.device()..32)
-        .flat_map(|device| (0..8).map(move |function| (device, function)))
-        .filter_map(|(device, function)| {
-            BusId::new(stated.domain(), stated.bus(), device, function)
-        })
-        .find(|id| !used(*id))
-}
-
 /// Addresses in a message; the first few where there are many.
 fn names(ids: impl Iterator<Item = BusId>) -> String {
-    some_of(ids.map(|id| id.to_string()).collect())
-}
-
-fn some_of(mut list: Vec<String>) -> String {
-    const MOST: usize = 8;
-    let more = list.len().saturating_sub(MOST);
-    list.truncate(MOST);
-    let list = list.join(", ");
-    if more == 0 { list } else { format!("{list} and {more} more") }
+    text::some_of(ids.map(|id| id.to_string()).collect())
 }

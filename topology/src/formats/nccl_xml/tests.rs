@@ -367,7 +367,8 @@ fn refused_with_the_line() {
         3,
         "<cpu> cannot be inside <gpu>",
     );
-    check_refused("<graphs version=\"1\">\n</graphs>", 1, "an NCCL graph file");
+    check_refused("<graphs version=\"1\">\n</graphs>", 1, "channels NCCL uses, no machine");
+    check_refused("\n<algo name=\"a\"/>", 2, "root is <algo>: an MSCCL schedule");
     check_refused("<!DOCTYPE s [<!ENTITY a \"b\">]>\n<system version=\"1\"/>", 1, "document types");
     check_refused(&system("<pci busid='0000:01:00.0' class='&lol;'/>"), 3, "not well-formed");
 }

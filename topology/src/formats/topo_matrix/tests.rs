@@ -252,7 +252,7 @@ fn the_first_of_several_tables_is_read() {
 
 #[test]
 fn other_tables_are_refused() {
-    check_refused("\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n", 2, "'OK' is no path class");
+    check_refused("\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n", 2, "not what joins them");
     check_refused(" Dst→ GPU0 GPU1\nGPU0: — 53.9\nGPU1: 53.8 —\n", 1, "no row of path classes");
     check_refused("     GPU0 GPU1\nGPU0 0 15\nGPU1 15 0\n", 2, "'0' is no path class");
     check_refused("     GPU 0 GPU 1\nGPU 0 - 56.2\nGPU 1 56.2 -\n", 1, "no header");
