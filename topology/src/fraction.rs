@@ -1,11 +1,13 @@
 //! Exact fractions: bounds, shares and channel rates are never floats.
 
 use alloc::string::{String, ToString};
+use core::cmp::Ordering;
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, Div, Mul, Sub};
 use core::str::FromStr;
 
+use num_integer::gcd;
 use num_rational::Ratio;
 use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub, Zero};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -14,8 +16,69 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// The operators panic on overflow rather than wrap: capacities are below 2^50 and counts of trees
 /// below 2^20, so an overflow is a bug. Code that meets input it has not bounded uses the `checked_` forms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fraction(Ratio<i128>);
+
+/// A fraction of numbers below 2^62, as almost all are: 64-bit arithmetic, with products in 128 bits that cannot overflow.
+#[derive(Clone, Copy)]
+struct Small {
+    numerator: i64,
+    denominator: i64,
+}
+
+impl Small {
+    const END: i128 = 1 << 62;
+
+    #[expect(clippy::cast_possible_truncation, reason = "both are below 2^62")]
+    fn of(fraction: Fraction) -> Option<Self> {
+        let (p, q) = (fraction.numerator(), fraction.denominator());
+        (p.abs() < Self::END && q < Self::END)
+            .then_some(Self { numerator: p as i64, denominator: q as i64 })
+    }
+
+    fn both(a: Fraction, b: Fraction) -> Option<(Self, Self)> {
+        Some((Self::of(a)?, Self::of(b)?))
+    }
+
+    /// Common factors are taken out crosswise first, so the product is reduced.
+    fn times(self, other: Self) -> Fraction {
+        let g = gcd(self.numerator, other.denominator).max(1);
+        let h = gcd(other.numerator, self.denominator).max(1);
+        let product = |a: i64, b: i64| i128::from(a) * i128::from(b);
+        Fraction(Ratio::new_raw(
+            product(self.numerator / g, other.numerator / h),
+            product(self.denominator / h, other.denominator / g),
+        ))
+    }
+
+    /// One over it; zero has none.
+    fn inverse(self) -> Option<Self> {
+        match self.numerator.signum() {
+            0 => None,
+            sign => {
+                Some(Self { numerator: sign * self.denominator, denominator: self.numerator.abs() })
+            }
+        }
+    }
+
+    /// Only a common factor of both denominators can be left in the sum.
+    #[expect(clippy::cast_possible_truncation, reason = "a rest of a 64-bit division")]
+    fn plus(self, other: Self) -> Fraction {
+        let g = gcd(self.denominator, other.denominator);
+        let (b, d) = (self.denominator / g, other.denominator / g);
+        let sum = i128::from(self.numerator) * i128::from(d)
+            + i128::from(other.numerator) * i128::from(b);
+        if sum == 0 {
+            return Fraction::ZERO;
+        }
+        let h = if g == 1 { 1 } else { gcd((sum % i128::from(g)) as i64, g) };
+        let denominator = i128::from(b) * i128::from(other.denominator);
+        if h == 1 {
+            return Fraction(Ratio::new_raw(sum, denominator));
+        }
+        Fraction(Ratio::new_raw(sum / i128::from(h), denominator / i128::from(h)))
+    }
+}
 
 /// Text that is not a fraction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +113,8 @@ impl Fraction {
     #[must_use]
     pub fn of(numerator: u64, denominator: u64) -> Self {
         assert!(denominator != 0, "fraction with zero denominator");
-        Self(Ratio::new(i128::from(numerator), i128::from(denominator)))
+        let g = gcd(numerator, denominator);
+        Self(Ratio::new_raw(i128::from(numerator / g), i128::from(denominator / g)))
     }
 
     /// Reduced numerator (carries the sign).
@@ -87,25 +151,56 @@ impl Fraction {
     /// Sum, or `None` on overflow.
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
-        self.0.checked_add(&other.0).map(Self)
+        match Small::both(self, other) {
+            Some((a, b)) => Some(a.plus(b)),
+            None => self.0.checked_add(&other.0).map(Self),
+        }
     }
 
     /// Difference, or `None` on overflow.
     #[must_use]
     pub fn checked_sub(self, other: Self) -> Option<Self> {
-        self.0.checked_sub(&other.0).map(Self)
+        match Small::both(self, other) {
+            Some((a, b)) => Some(a.plus(Small { numerator: -b.numerator, ..b })),
+            None => self.0.checked_sub(&other.0).map(Self),
+        }
     }
 
     /// Product, or `None` on overflow.
     #[must_use]
     pub fn checked_mul(self, other: Self) -> Option<Self> {
-        self.0.checked_mul(&other.0).map(Self)
+        match Small::both(self, other) {
+            Some((a, b)) => Some(a.times(b)),
+            None => self.0.checked_mul(&other.0).map(Self),
+        }
     }
 
     /// Quotient, or `None` on overflow or division by zero.
     #[must_use]
     pub fn checked_div(self, other: Self) -> Option<Self> {
-        self.0.checked_div(&other.0).map(Self)
+        match Small::both(self, other) {
+            Some((a, b)) => Some(a.times(b.inverse()?)),
+            None => self.0.checked_div(&other.0).map(Self),
+        }
+    }
+}
+
+impl PartialOrd for Fraction {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Fraction {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match Small::both(*self, *other) {
+            Some((a, b)) => {
+                let cross =
+                    |a: Small, b: Small| i128::from(a.numerator) * i128::from(b.denominator);
+                cross(a, b).cmp(&cross(b, a))
+            }
+            None => self.0.cmp(&other.0),
+        }
     }
 }
 
@@ -195,6 +290,24 @@ mod tests {
         fn round_trip(p in -1_000_000_i128..1_000_000, q in 1_i128..1_000_000) {
             let f = Fraction::new(p, q).unwrap();
             prop_assert_eq!(f.to_string().parse::<Fraction>().unwrap(), f);
+        }
+
+        /// The short way and the long one agree, near the border between them as well.
+        #[test]
+        fn arithmetic_equals_the_library(
+            p in -60_i128..60, q in 1_i128..60, r in -60_i128..60, s in 1_i128..60,
+            shift in proptest::sample::select(vec![0_u32, 20, 55, 56, 57, 58]), whole in any::<bool>(),
+        ) {
+            let large = |x: i128| if whole { (x << shift) + 1 } else { x << shift };
+            for (p, q, r, s) in [(p, q, r, s), (large(p), q, r, s), (p, large(q), r, s), (large(p), q, r, large(s))] {
+                let (a, b) = (Fraction::new(p, q).unwrap(), Fraction::new(r, s).unwrap());
+                prop_assert_eq!(a.checked_add(b), a.0.checked_add(&b.0).map(Fraction));
+                prop_assert_eq!(a.checked_sub(b), a.0.checked_sub(&b.0).map(Fraction));
+                prop_assert_eq!(a.checked_mul(b), a.0.checked_mul(&b.0).map(Fraction));
+                let quotient = (!b.is_zero()).then(|| a.0.checked_div(&b.0).map(Fraction));
+                prop_assert_eq!(a.checked_div(b), quotient.flatten());
+                prop_assert_eq!(a.cmp(&b), a.0.cmp(&b.0));
+            }
         }
 
         #[test]

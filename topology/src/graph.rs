@@ -287,10 +287,8 @@ impl Topology {
     /// Links from one vertex to another; usually one.
     #[must_use]
     pub fn links_between(&self, from: VertexId, to: VertexId) -> Vec<LinkId> {
-        self.links_from(from)
-            .into_iter()
-            .filter(|(_, end)| *end == to)
-            .map(|(link, _)| link)
-            .collect()
+        let mut links: Vec<_> = self.graph.edges_connecting(from, to).map(|e| e.id()).collect();
+        links.sort_unstable();
+        links
     }
 }
