@@ -21,14 +21,21 @@ pub struct EdgeId(usize);
 pub struct FlowNetwork {
     /// First arc out of a node, `NONE` at the end of the list. Arc `a ^ 1` is the reverse of arc `a`.
     first: Vec<u32>,
-    next: Vec<u32>,
-    head: Vec<u32>,
-    residual: Vec<i64>,
+    arcs: Vec<Arc>,
     capacity: Vec<i64>,
     saved: Vec<i64>,
     level: Vec<u32>,
     current: Vec<u32>,
     queue: Vec<u32>,
+    is_sink: Vec<bool>,
+}
+
+/// What a search reads of an arc, side by side.
+#[derive(Clone, Copy, Debug)]
+struct Arc {
+    head: u32,
+    next: u32,
+    residual: i64,
 }
 
 const NONE: u32 = u32::MAX;
@@ -46,9 +53,7 @@ impl FlowNetwork {
     pub fn reset(&mut self, nodes: usize) {
         self.first.clear();
         self.first.resize(nodes, NONE);
-        self.next.clear();
-        self.head.clear();
-        self.residual.clear();
+        self.arcs.clear();
         self.capacity.clear();
     }
 
@@ -70,13 +75,11 @@ impl FlowNetwork {
     /// Where a node does not exist or the capacity is negative.
     pub fn add_edge(&mut self, from: usize, to: usize, capacity: i64) -> EdgeId {
         assert!(capacity >= 0, "negative capacity");
-        let id = self.head.len();
+        let id = self.arcs.len();
         for (tail, head, capacity) in [(from, to, capacity), (to, from, 0)] {
-            let arc = index(self.head.len());
-            self.next.push(self.first[tail]);
+            let arc = index(self.arcs.len());
+            self.arcs.push(Arc { head: index(head), next: self.first[tail], residual: capacity });
             self.first[tail] = arc;
-            self.head.push(index(head));
-            self.residual.push(capacity);
             self.capacity.push(capacity);
         }
         EdgeId(id)
@@ -86,8 +89,8 @@ impl FlowNetwork {
     /// unless the edge carried none.
     pub fn set_capacity(&mut self, edge: EdgeId, capacity: i64) {
         self.capacity[edge.0] = capacity;
-        self.residual[edge.0] = capacity;
-        self.residual[edge.0 ^ 1] = 0;
+        self.arcs[edge.0].residual = capacity;
+        self.arcs[edge.0 ^ 1].residual = 0;
     }
 
     /// The capacity of an edge.
@@ -99,36 +102,51 @@ impl FlowNetwork {
     /// What the flow sends over an edge.
     #[must_use]
     pub fn flow(&self, edge: EdgeId) -> i64 {
-        self.residual[edge.0 ^ 1]
+        self.arcs[edge.0 ^ 1].residual
     }
 
     /// Back to no flow.
     pub fn clear_flow(&mut self) {
-        self.residual.copy_from_slice(&self.capacity);
+        self.arcs.iter_mut().zip(&self.capacity).for_each(|(arc, &c)| arc.residual = c);
     }
 
     /// Remembers the flow as it is.
     pub fn save(&mut self) {
         self.saved.clear();
-        self.saved.extend_from_slice(&self.residual);
+        self.saved.extend(self.arcs.iter().map(|arc| arc.residual));
     }
 
     /// Back to the flow last [`save`](Self::save)d. Edges may not have been added in between.
     pub fn rollback(&mut self) {
-        self.residual.copy_from_slice(&self.saved);
+        self.arcs.iter_mut().zip(&self.saved).for_each(|(arc, &r)| arc.residual = r);
     }
 
     /// Augments the present flow from `source` to `sink` by up to `limit`; returns by how much.
     ///
     /// A result below `limit` means the flow is maximum.
     pub fn augment(&mut self, source: usize, sink: usize, limit: i64) -> i64 {
+        self.augment_between(&[source], &[sink], limit)
+    }
+
+    /// The same from any of `sources` to any of `sinks`; nothing where they meet.
+    pub fn augment_between(&mut self, sources: &[usize], sinks: &[usize], limit: i64) -> i64 {
+        self.is_sink.clear();
+        self.is_sink.resize(self.first.len(), false);
+        sinks.iter().for_each(|&sink| self.is_sink[sink] = true);
+        if sources.iter().any(|&source| self.is_sink[source]) {
+            return 0;
+        }
         let mut pushed = 0;
-        while pushed < limit && source != sink && self.levels(source, sink) {
+        while pushed < limit && self.levels(sources, sinks.len() == 1) {
             self.current.clear();
             self.current.extend_from_slice(&self.first);
-            let more = self.push(source, sink, limit - pushed);
-            // Levels reach the sink, so a blocking flow is never empty.
-            pushed += more;
+            // Levels reach a sink, so a blocking flow is never empty.
+            for &source in sources {
+                pushed += self.push(source, limit - pushed);
+                if pushed == limit {
+                    break;
+                }
+            }
         }
         pushed
     }
@@ -142,16 +160,16 @@ impl FlowNetwork {
     /// Marks what `source` still reaches: after a maximum flow, the smallest source side of a minimum cut.
     #[must_use]
     pub fn source_side(&mut self, source: usize) -> Vec<bool> {
-        self.reach(source, |residual, arc| residual[arc])
+        self.reach(source, |arcs, arc| arcs[arc].residual)
     }
 
     /// Marks what still reaches `sink`: after a maximum flow, the smallest sink side of a minimum cut.
     #[must_use]
     pub fn sink_side(&mut self, sink: usize) -> Vec<bool> {
-        self.reach(sink, |residual, arc| residual[arc ^ 1])
+        self.reach(sink, |arcs, arc| arcs[arc ^ 1].residual)
     }
 
-    fn reach(&mut self, start: usize, room: impl Fn(&[i64], usize) -> i64) -> Vec<bool> {
+    fn reach(&mut self, start: usize, room: impl Fn(&[Arc], usize) -> i64) -> Vec<bool> {
         let mut side = vec![false; self.first.len()];
         side[start] = true;
         self.queue.clear();
@@ -159,66 +177,79 @@ impl FlowNetwork {
         while let Some(node) = self.queue.pop() {
             let mut arc = self.first[node as usize];
             while arc != NONE {
-                let head = self.head[arc as usize];
-                if !side[head as usize] && room(&self.residual, arc as usize) > 0 {
+                let Arc { head, next, .. } = self.arcs[arc as usize];
+                if !side[head as usize] && room(&self.arcs, arc as usize) > 0 {
                     side[head as usize] = true;
                     self.queue.push(head);
                 }
-                arc = self.next[arc as usize];
+                arc = next;
             }
         }
         side
     }
 
-    /// Breadth-first levels from the source; whether the sink was reached.
-    fn levels(&mut self, source: usize, sink: usize) -> bool {
+    /// Breadth-first levels from the sources; whether a sink was reached. One sink ends the search at once, of several all at
+    /// the nearest one's level get theirs.
+    fn levels(&mut self, sources: &[usize], one_sink: bool) -> bool {
         self.level.clear();
         self.level.resize(self.first.len(), NONE);
-        self.level[source] = 0;
         self.queue.clear();
-        self.queue.push(index(source));
+        for &source in sources {
+            self.level[source] = 0;
+            self.queue.push(index(source));
+        }
         let mut at = 0;
+        let mut last = NONE;
         while at < self.queue.len() {
             let node = self.queue[at] as usize;
             at += 1;
             let mut arc = self.first[node];
+            let next_level = self.level[node] + 1;
+            if next_level > last {
+                break;
+            }
             while arc != NONE {
-                let head = self.head[arc as usize] as usize;
-                if self.level[head] == NONE && self.residual[arc as usize] > 0 {
-                    self.level[head] = self.level[node] + 1;
-                    if head == sink {
-                        return true;
+                let Arc { head, next, residual } = self.arcs[arc as usize];
+                let level = &mut self.level[head as usize];
+                if residual > 0 && *level == NONE {
+                    *level = next_level;
+                    if self.is_sink[head as usize] {
+                        if one_sink {
+                            return true;
+                        }
+                        last = next_level;
                     }
-                    self.queue.push(index(head));
+                    self.queue.push(head);
                 }
-                arc = self.next[arc as usize];
+                arc = next;
             }
         }
-        false
+        last != NONE
     }
 
     /// Depth-first along the levels, using each arc until it is full or leads nowhere.
-    fn push(&mut self, node: usize, sink: usize, limit: i64) -> i64 {
-        if node == sink {
+    fn push(&mut self, node: usize, limit: i64) -> i64 {
+        if self.is_sink[node] {
             return limit;
         }
         let mut pushed = 0;
-        while self.current[node] != NONE {
-            let arc = self.current[node] as usize;
-            let head = self.head[arc] as usize;
-            if self.residual[arc] > 0 && self.level[head] == self.level[node] + 1 {
-                let room = self.residual[arc].min(limit - pushed);
-                let more = self.push(head, sink, room);
-                self.residual[arc] -= more;
-                self.residual[arc ^ 1] += more;
+        let mut arc = self.current[node];
+        let below = self.level[node] + 1;
+        while arc != NONE {
+            let Arc { head, next, residual } = self.arcs[arc as usize];
+            if residual > 0 && self.level[head as usize] == below {
+                let more = self.push(head as usize, residual.min(limit - pushed));
+                self.arcs[arc as usize].residual -= more;
+                self.arcs[arc as usize ^ 1].residual += more;
                 pushed += more;
                 if pushed == limit {
                     // The arc may have room left: keep it current.
-                    return pushed;
+                    break;
                 }
             }
-            self.current[node] = self.next[arc];
+            arc = next;
         }
+        self.current[node] = arc;
         pushed
     }
 }
@@ -299,6 +330,16 @@ mod tests {
                 net.add_edge(a, b, c);
             }
             let value = net.max_flow(0, nodes - 1, UNLIMITED);
+            if nodes > 3 {
+                // Sets of sources and sinks are what nodes joined to them without limit are.
+                net.clear_flow();
+                let between = net.augment_between(&[0, 1], &[nodes - 2, nodes - 1], UNLIMITED);
+                let mut joined = net.clone();
+                joined.add_edge(0, 1, UNLIMITED);
+                joined.add_edge(nodes - 2, nodes - 1, UNLIMITED);
+                prop_assert_eq!(between, joined.max_flow(0, nodes - 1, UNLIMITED));
+                prop_assert_eq!(net.max_flow(0, nodes - 1, UNLIMITED), value);
+            }
             let cut = |side: &dyn Fn(usize) -> bool| -> i64 {
                 edges.iter().filter(|e| side(e.0) && !side(e.1)).map(|e| e.2).sum()
             };

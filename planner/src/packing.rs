@@ -181,11 +181,16 @@ struct Packer {
     network: FlowNetwork,
     /// Network edge of each pair with capacity.
     edge_of: Vec<Option<EdgeId>>,
-    /// From each rank to the hub that feeds the other trees.
-    to_hub: Vec<EdgeId>,
+    /// What feeds the other trees.
     hub: usize,
     /// Weight of the other trees.
     others: i64,
+    /// Residual capacity out of each rank, and into it.
+    out_left: Vec<i64>,
+    in_left: Vec<i64>,
+    /// Weight of the other trees that have reached nothing but this rank, and of those that have reached it.
+    only_here: Vec<i64>,
+    been_here: Vec<i64>,
 }
 
 impl Packer {
@@ -222,9 +227,12 @@ impl Packer {
             trees_of,
             network: FlowNetwork::new(n),
             edge_of: vec![None; n * n],
-            to_hub: Vec::new(),
             hub: n,
             others: 0,
+            out_left: vec![0; n],
+            in_left: vec![0; n],
+            only_here: vec![0; n],
+            been_here: vec![0; n],
         }
     }
 
@@ -238,18 +246,24 @@ impl Packer {
     }
 
     /// ```text
-    ///   rank x (the tail in question) ═∞═> hub ──m_i──> set i ══∞══> every rank of R_i
+    ///   hub ──m_i──> set i ══∞══> every rank of R_i
     ///   rank u ──residual──> rank t
     /// ```
-    /// A minimum cut between x and y pays B⁺(S), and m_i for every set that is not inside S.
+    /// A minimum cut between the hub with x, the tail in question, and y pays B⁺(S), and m_i for every set that is not inside S.
     fn build_network(&mut self) {
         let n = self.ranks;
         self.network.reset(n + 1);
         self.edge_of.fill(None);
+        for sums in
+            [&mut self.out_left, &mut self.in_left, &mut self.only_here, &mut self.been_here]
+        {
+            sums.fill(0);
+        }
         for (u, t, c) in self.residual.edges() {
             self.edge_of[u * n + t] = Some(self.network.add_edge(u, t, c));
+            self.out_left[u] += c;
+            self.in_left[t] += c;
         }
-        self.to_hub = (0..n).map(|x| self.network.add_edge(x, self.hub, 0)).collect();
         self.others = 0;
         for i in 0..self.pending.len() {
             self.feed(i);
@@ -262,13 +276,23 @@ impl Packer {
         self.others += weight;
         if edges.is_empty() {
             self.network.add_edge(self.hub, root, weight);
+            self.only_here[root] += weight;
+            self.been_here[root] += weight;
             return;
         }
         let set = self.network.add_node();
         self.network.add_edge(self.hub, set, weight);
         for (v, _) in depth.iter().enumerate().filter(|(_, d)| d.is_some()) {
             self.network.add_edge(set, v, UNLIMITED);
+            self.been_here[v] += weight;
         }
+    }
+
+    /// What the cuts around the tail alone and around the head alone leave: most edges without room fail here already.
+    fn simple_cuts(&self, x: usize, y: usize) -> i64 {
+        let out = self.out_left[x] - self.only_here[x];
+        let into = self.in_left[y] + self.been_here[y] - self.others;
+        out.min(into)
     }
 
     /// By how much the tree may grow along an edge.
@@ -284,14 +308,17 @@ impl Packer {
         if tree.dead[at] || capacity == 0 {
             return Ok(0);
         }
+        let want = tree.weight.min(capacity).min(self.simple_cuts(x, y));
+        if want <= 0 {
+            tree.dead[at] = true;
+            return Ok(0);
+        }
         if *steps == 0 {
             return Err(PackError::OutOfSteps);
         }
         *steps -= 1;
-        let want = tree.weight.min(capacity);
-        self.network.set_capacity(self.to_hub[x], UNLIMITED);
-        let flow = self.network.max_flow(x, y, self.others + want);
-        self.network.set_capacity(self.to_hub[x], 0);
+        self.network.clear_flow();
+        let flow = self.network.augment_between(&[self.hub, x], &[y], self.others + want);
         let room = (flow - self.others).max(0);
         tree.dead[at] = room == 0;
         Ok(room)
@@ -379,6 +406,8 @@ impl Packer {
         if let Some(edge) = self.edge_of[x * self.ranks + y] {
             self.network.set_capacity(edge, left);
         }
+        self.out_left[x] -= tree.weight;
+        self.in_left[y] -= tree.weight;
         tree.edges.push((x, y));
         tree.depth[y] = tree.depth[x].map(|d| d + 1);
     }

@@ -41,6 +41,8 @@ pub struct LinearProgram {
     /// Inverse of the basis, row-major.
     inverse: Vec<f64>,
     values: Vec<f64>,
+    /// Whether the inverse was computed from this basis afresh, not updated pivot by pivot.
+    fresh: bool,
 }
 
 /// The solution of a [`LinearProgram`].
@@ -129,7 +131,8 @@ impl LinearProgram {
             inverse[i * m + i] = 1.0;
         }
         let values = rows.iter().map(|row| row.rhs).collect();
-        Self { rows, columns: Vec::new(), basis, inverse, values }
+        // Slacks with -1 are not in the basis: it is the identity.
+        Self { rows, columns: Vec::new(), basis, inverse, values, fresh: true }
     }
 
     /// Adds a variable x ≥ 0 and returns its index. A row may be named twice; its coefficients add up.
@@ -354,59 +357,61 @@ impl LinearProgram {
         }
         self.values[leaving] = step;
         self.basis[leaving] = entering;
+        self.fresh = false;
         step
     }
 
-    /// Inverts the basis afresh by Gauss-Jordan elimination with row pivoting.
+    /// Inverts the basis afresh by Gauss-Jordan elimination with row pivoting, unless it is so already.
     fn refactor(&mut self) {
-        let m = self.rows.len();
-        let mut matrix = vec![0.0; m * m];
-        for (k, &basic) in self.basis.iter().enumerate() {
-            self.entries(basic, |i, a| matrix[i * m + k] += a);
+        if self.fresh {
+            return;
         }
-        let mut inverse = vec![0.0; m * m];
+        let m = self.rows.len();
+        // Each row holds the matrix and, behind it, the inverse in the making.
+        let width = 2 * m;
+        let mut table = vec![0.0; m * width];
+        for (k, &basic) in self.basis.iter().enumerate() {
+            self.entries(basic, |i, a| table[i * width + k] += a);
+        }
         for i in 0..m {
-            inverse[i * m + i] = 1.0;
+            table[i * width + m + i] = 1.0;
         }
         for k in 0..m {
             let mut row = k;
             for i in k + 1..m {
-                if matrix[i * m + k].abs() > matrix[row * m + k].abs() {
+                if table[i * width + k].abs() > table[row * width + k].abs() {
                     row = i;
                 }
             }
-            if matrix[row * m + k].abs() < 1e-14 {
+            if table[row * width + k].abs() < 1e-14 {
                 // Never reached from a basis that pivots of sufficient size made; keep the updated inverse then.
                 return;
             }
             if row != k {
-                for c in 0..m {
-                    matrix.swap(row * m + c, k * m + c);
-                    inverse.swap(row * m + c, k * m + c);
+                for c in 0..width {
+                    table.swap(row * width + c, k * width + c);
                 }
             }
-            let pivot = matrix[k * m + k];
-            for c in 0..m {
-                matrix[k * m + c] /= pivot;
-                inverse[k * m + c] /= pivot;
+            let (before, rest) = table.split_at_mut(k * width);
+            let (chosen, after) = rest.split_at_mut(width);
+            let pivot = chosen[k];
+            if pivot != 1.0 {
+                chosen[k..].iter_mut().for_each(|x| *x /= pivot);
             }
-            for i in 0..m {
-                let factor = matrix[i * m + k];
-                if i != k && factor != 0.0 {
-                    for c in k..m {
-                        matrix[i * m + c] -= factor * matrix[k * m + c];
-                    }
-                    for c in 0..m {
-                        inverse[i * m + c] -= factor * inverse[k * m + c];
+            for other in before.chunks_exact_mut(width).chain(after.chunks_exact_mut(width)) {
+                let factor = other[k];
+                if factor != 0.0 {
+                    for (o, c) in other[k..].iter_mut().zip(&chosen[k..]) {
+                        *o -= factor * c;
                     }
                 }
             }
         }
-        self.inverse = inverse;
-        for i in 0..m {
-            let row = &self.inverse[i * m..(i + 1) * m];
-            self.values[i] = row.iter().zip(&self.rows).map(|(b, r)| b * r.rhs).sum();
+        for (i, row) in table.chunks_exact(width).enumerate() {
+            self.inverse[i * m..(i + 1) * m].copy_from_slice(&row[m..]);
+            self.values[i] = row[m..].iter().zip(&self.rows).map(|(b, r)| b * r.rhs).sum();
         }
+        self.fresh = true;
     }
 }
 

@@ -491,6 +491,7 @@ impl<'a> Splitter<'a> {
 
     /// Splits pair by pair, each by as much as the cuts allow: first spread over all pairs, then whatever goes, turning back last.
     fn split_off(&mut self, switch: usize, steps: &mut u64) {
+        let mut probe = Probe::new(self);
         let (ins, outs) = (self.entering(switch), self.leaving(switch));
         let mut pairs: Vec<(bool, core::cmp::Reverse<usize>, usize, usize)> = Vec::new();
         for (i, &(u, _)) in ins.iter().enumerate() {
@@ -522,9 +523,12 @@ impl<'a> Splitter<'a> {
                     want = want.min(part(&ins, from)).min(part(&outs, to));
                 }
                 if want > 0 {
-                    let amount = self.room(switch, from, to, want, steps);
+                    let amount = self.room(&mut probe, switch, (from, to), want, steps);
                     if amount > 0 {
                         self.split(switch, Pair { from, to, amount });
+                        for (u, t) in [(from, switch), (switch, to), (from, to)] {
+                            probe.set(u, t, self.at(u, t));
+                        }
                     }
                 }
             }
@@ -533,8 +537,14 @@ impl<'a> Splitter<'a> {
 
     /// How much can be split off at (from, switch), (switch, to). Only sets that hold both ends and not the switch, or the switch
     /// and neither end, lose capacity.
-    fn room(&self, switch: usize, from: usize, to: usize, want: i64, steps: &mut u64) -> i64 {
-        let mut probe = Probe::new(self);
+    fn room(
+        &self,
+        probe: &mut Probe,
+        switch: usize,
+        (from, to): (usize, usize),
+        want: i64,
+        steps: &mut u64,
+    ) -> i64 {
         let ends = [from, to];
         let outside = |v: usize| !ends.contains(&v);
         let targets: Vec<usize> = (0..self.ranks).filter(|&v| outside(v)).collect();
@@ -551,6 +561,7 @@ impl<'a> Splitter<'a> {
 
     /// Makes in and out equal at every switch by lowering edges, without hurting what ranks can be sent where possible.
     fn trim(&mut self, steps: &mut u64) {
+        let mut probe = Probe::new(self);
         for even in [true, false] {
             loop {
                 let mut changed = false;
@@ -570,9 +581,10 @@ impl<'a> Splitter<'a> {
                         let fair =
                             i128::from(surplus.abs()) * i128::from(c) / i128::from(total.max(1));
                         let want = if even { i64::try_from(fair).unwrap_or(c).max(1) } else { c };
-                        let by = self.spare(from, to, want.min(left).min(c), steps);
+                        let by = self.spare(&mut probe, from, to, want.min(left).min(c), steps);
                         if by > 0 {
                             self.consume(from, to, by);
+                            probe.set(from, to, self.at(from, to));
                             changed = true;
                         }
                     }
@@ -607,8 +619,7 @@ impl<'a> Splitter<'a> {
     }
 
     /// By how much an edge can be lowered: sets that hold its tail and not its head lose that.
-    fn spare(&self, from: usize, to: usize, want: i64, steps: &mut u64) -> i64 {
-        let mut probe = Probe::new(self);
+    fn spare(&self, probe: &mut Probe, from: usize, to: usize, want: i64, steps: &mut u64) -> i64 {
         if to < self.ranks {
             return probe.slack_or_plain(&[from], &[to], &[], want, true, steps);
         }
@@ -629,23 +640,40 @@ impl<'a> Splitter<'a> {
     }
 }
 
-/// The network of a splitter with a sink that any nodes can be joined to.
+/// The network of a splitter: a source that supplies every rank with its weight.
 struct Probe {
     network: FlowNetwork,
+    nodes: usize,
+    /// By `from * nodes + to`.
+    edges: Vec<Option<EdgeId>>,
     source: usize,
-    sink: usize,
     total: i64,
-    from_source: Vec<EdgeId>,
-    to_sink: Vec<EdgeId>,
 }
 
 impl Probe {
     fn new(splitter: &Splitter<'_>) -> Self {
-        let SourceNetwork { mut network, source, supply, .. } = splitter.source_network();
-        let sink = network.add_node();
-        let from_source = (0..splitter.nodes).map(|v| network.add_edge(source, v, 0)).collect();
-        let to_sink = (0..splitter.nodes).map(|v| network.add_edge(v, sink, 0)).collect();
-        Self { network, source, sink, total: supply, from_source, to_sink }
+        let nodes = splitter.nodes;
+        let source = nodes;
+        let mut network = FlowNetwork::new(nodes + 1);
+        let mut edges = vec![None; nodes * nodes];
+        for (i, &capacity) in splitter.capacity.iter().enumerate().filter(|(_, c)| **c > 0) {
+            edges[i] = Some(network.add_edge(i / nodes, i % nodes, capacity));
+        }
+        for (v, &weight) in splitter.weights.iter().enumerate() {
+            network.add_edge(source, v, weight);
+        }
+        Self { network, nodes, edges, source, total: splitter.total }
+    }
+
+    /// Takes over a capacity that changed.
+    fn set(&mut self, from: usize, to: usize, capacity: i64) {
+        if from == to {
+            return;
+        }
+        match &mut self.edges[from * self.nodes + to] {
+            Some(edge) => self.network.set_capacity(*edge, capacity),
+            none => *none = Some(self.network.add_edge(from, to, capacity)),
+        }
     }
 
     /// By how much, at most `want`, every set that holds all `inside`, none of `outside` and misses a rank of `targets` exceeds what
@@ -673,11 +701,13 @@ impl Probe {
     ) -> i64 {
         let Some(left) = steps.checked_sub(1) else { return 0 };
         *steps = left;
-        inside.iter().for_each(|&v| self.network.set_capacity(self.from_source[v], UNLIMITED));
-        outside.iter().for_each(|&v| self.network.set_capacity(self.to_sink[v], UNLIMITED));
+        let mut sources = vec![self.source];
+        sources.extend_from_slice(inside);
+        let mut sinks = outside.to_vec();
         let limit = self.total + want;
         // Common to all targets: what reaches the nodes outside.
-        let base = self.network.max_flow(self.source, self.sink, limit);
+        self.network.clear_flow();
+        let base = self.network.augment_between(&sources, &sinks, limit);
         let mut least = if plain { base } else { limit };
         if base < limit && !plain {
             self.network.save();
@@ -687,18 +717,16 @@ impl Probe {
                     break;
                 };
                 *steps = left;
-                self.network.set_capacity(self.to_sink[target], UNLIMITED);
-                least =
-                    least.min(base + self.network.augment(self.source, self.sink, least - base));
-                self.network.set_capacity(self.to_sink[target], 0);
-                self.network.rollback();
+                sinks.push(target);
+                let more = self.network.augment_between(&sources, &sinks, least - base);
+                sinks.pop();
+                least = least.min(base + more);
                 if least <= self.total {
                     break;
                 }
+                self.network.rollback();
             }
         }
-        inside.iter().for_each(|&v| self.network.set_capacity(self.from_source[v], 0));
-        outside.iter().for_each(|&v| self.network.set_capacity(self.to_sink[v], 0));
         (least - self.total).clamp(0, want)
     }
 }
