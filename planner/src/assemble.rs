@@ -13,9 +13,10 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 
-use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, PlanRank, TopologyRef};
+use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, TopologyRef};
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
     Topology, VertexKind, health, msccl, nccl_graph,
@@ -23,11 +24,11 @@ use topology::{
 
 use crate::check::{self, Counted};
 use crate::cost::{self, Machine, Shape};
-use crate::forest::{self, ForestError, ForestOptions};
+use crate::forest::{ForestError, ForestOptions, Forests};
 use crate::model::Model;
 use crate::plan_error::PlanError;
 use crate::rings::{self, MAX_RINGS, RingOptions, RingPacking};
-use crate::{pairs, trees, weighted};
+use crate::{bound, pairs, trees, weighted};
 use bounds::MOST_ROOTS;
 
 mod bounds;
@@ -54,17 +55,15 @@ const ON_RINGS: [Collective; 5] = [
     Collective::Reduce,
 ];
 
+/// Budget of flows for trees where rings are the best already.
+const STEPS_BESIDE_RINGS: u64 = 300;
+
 /// Exchanges between all pairs are listed up to so many ranks: beyond it the list is larger than anyone reads.
 const MOST_PAIRED_RANKS: usize = 72;
 
 /// What can run these channels: our transport, stock NCCL through a graph file where its form can say them, MSCCL where
 /// it has enough channels and, for direct exchanges, no data passes a rank it is not for (its pairs send straight).
-fn executors(
-    topology: &Topology,
-    ranks: &[PlanRank],
-    family: &Family,
-    collective: Collective,
-) -> Vec<Executor> {
+fn executors(topology: &Topology, family: &Family, collective: Collective) -> Vec<Executor> {
     let mut executors = Vec::new();
     let directions = match family.algorithm {
         Algorithm::Ring => 1,
@@ -77,15 +76,7 @@ fn executors(
         return executors;
     }
     executors.push(Executor::Host);
-    // Rates are counted later; shares stand in the same proportion.
-    let rated = |channel: &Channel| Channel { gbps: channel.share, ..channel.clone() };
-    let rings: Vec<Channel> = family.channels.iter().map(rated).collect();
-    let rings: Vec<&Channel> = rings.iter().collect();
-    let real = topology.hosts().iter().all(|host| host.link_graph.is_none());
-    if family.algorithm == Algorithm::Ring
-        && real
-        && nccl_graph::from_rings(topology, ranks, &rings).is_ok()
-    {
+    if family.algorithm == Algorithm::Ring && family.nccl_graph {
         executors.push(Executor::NcclGraph);
     }
     let is_gpu = |name: &String| {
@@ -117,7 +108,7 @@ pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanErro
     let model = Model::new(topology, request)?;
     let mut findings = model.findings.clone();
     findings.extend(health_of(topology));
-    let families = families(&model, &wanted, &mut findings);
+    let families = families(topology, &model, &wanted, &mut findings);
     let mut assembly = Assembly { topology, model: &model, families, findings };
     assembly.assemble(&wanted)
 }
@@ -140,6 +131,8 @@ struct Family {
     algorithm: Algorithm,
     collectives: Vec<Collective>,
     channels: Vec<Channel>,
+    /// Whether NCCL's graph file can say them.
+    nccl_graph: bool,
 }
 
 impl Family {
@@ -147,11 +140,27 @@ impl Family {
         for channel in &mut channels {
             channel.collectives.clone_from(&collectives);
         }
-        Self { algorithm, collectives, channels }
+        Self { algorithm, collectives, channels, nccl_graph: false }
+    }
+
+    /// Rings, and whether stock NCCL could run them.
+    fn rings(topology: &Topology, model: &Model, on: Vec<Collective>, rings: Vec<Channel>) -> Self {
+        // Rates are counted later; shares stand in the same proportion.
+        let rated = |channel: &Channel| Channel { gbps: channel.share, ..channel.clone() };
+        let rated: Vec<Channel> = rings.iter().map(rated).collect();
+        let rated: Vec<&Channel> = rated.iter().collect();
+        let real = topology.hosts().iter().all(|host| host.link_graph.is_none());
+        let nccl_graph = real && nccl_graph::from_rings(topology, &model.ranks, &rated).is_ok();
+        Self { nccl_graph, ..Self::new(Algorithm::Ring, on, rings) }
     }
 }
 
-fn families(model: &Model, wanted: &[Collective], findings: &mut Vec<Finding>) -> Vec<Family> {
+fn families(
+    topology: &Topology,
+    model: &Model,
+    wanted: &[Collective],
+    findings: &mut Vec<Finding>,
+) -> Vec<Family> {
     let mut families = Vec::new();
     let packing = rings::pack(&model.graph, &RingOptions::new(model.hosts.clone()));
     let on_rings: Vec<Collective> =
@@ -161,26 +170,33 @@ fn families(model: &Model, wanted: &[Collective], findings: &mut Vec<Finding>) -
             findings.push(no_ring(model));
         } else {
             let channels = channels::rings(model, &packing);
-            families.push(Family::new(Algorithm::Ring, on_rings, channels));
+            families.push(Family::rings(topology, model, on_rings, channels));
         }
     }
     if wanted.contains(&Collective::AllReduce) {
         families.extend(tree_family(model, &packing));
     }
+    let full = Fraction::integer(i128::from(packing.cut));
+    let mut forests = Forests::new(&model.graph, ForestOptions::default());
     for &collective in wanted {
         if ON_RINGS.contains(&collective) {
             if collective.has_root() && !packing.rings.is_empty() {
                 // Rings serve every root, and reach the bound of the slowest wherever they fill the smallest cut.
-                let full = Fraction::integer(i128::from(packing.cut));
                 if packing.total == full || model.ranks() > MOST_ROOTS {
                     continue;
                 }
             }
-            match forest_channels(model, collective) {
+            // Where rings reach the bound, trees are for latency only, and worth less of a search.
+            let thorough = !rings_suffice(model, &packing, collective);
+            let options = ForestOptions::default();
+            let steps = if thorough { options.steps } else { STEPS_BESIDE_RINGS };
+            forests.set_options(ForestOptions { steps, thorough, ..options });
+            match forest_channels(model, &mut forests, collective) {
                 Ok(channels) => {
                     let family = Family::new(Algorithm::Forest, [collective].into(), channels);
                     families.push(family);
                 }
+                Err(_) if !thorough => {}
                 Err(error) => findings.push(no_forest(collective, &error)),
             }
         } else {
@@ -190,6 +206,27 @@ fn families(model: &Model, wanted: &[Collective], findings: &mut Vec<Finding>) -
     families
 }
 
+/// Whether rings come so near the bound that they are taken whatever trees reach.
+fn rings_suffice(model: &Model, packing: &RingPacking, collective: Collective) -> bool {
+    let graph = &model.graph;
+    let bound = match collective {
+        Collective::AllReduce => bound::all_reduce(graph),
+        Collective::AllGather => bound::all_gather(graph),
+        Collective::ReduceScatter => bound::reduce_scatter(graph),
+        _ => return false,
+    };
+    let Ok(bound) = bound else { return false };
+    let ranks = i128::try_from(model.ranks()).unwrap_or(i128::MAX);
+    let passes = if collective == Collective::AllReduce { 2 } else { 1 };
+    let parts = Fraction::new(ranks, passes * (ranks - 1)).unwrap_or(Fraction::ONE);
+    near(packing.total * parts, bound.algbw)
+}
+
+/// Within a hundredth.
+fn near(rate: Fraction, best: Fraction) -> bool {
+    rate * Fraction::integer(100) >= best * Fraction::integer(99)
+}
+
 fn tree_family(model: &Model, packing: &RingPacking) -> Option<Family> {
     let trees = trees::double_trees(&model.graph, &model.hosts, packing, MAX_RINGS);
     let channels = channels::trees(model, &trees);
@@ -197,23 +234,28 @@ fn tree_family(model: &Model, packing: &RingPacking) -> Option<Family> {
         .then(|| Family::new(Algorithm::Tree, [Collective::AllReduce].into(), channels))
 }
 
-fn forest_channels(model: &Model, collective: Collective) -> Result<Vec<Channel>, ForestError> {
-    let options = ForestOptions::default();
-    let graph = &model.graph;
+fn forest_channels(
+    model: &Model,
+    forests: &mut Forests<'_>,
+    collective: Collective,
+) -> Result<Vec<Channel>, ForestError> {
+    let equal = vec![1; model.ranks()];
+    let best = Fraction::ZERO;
     let forest = match collective {
         Collective::AllReduce => {
-            let found = weighted::all_reduce(graph, &options)?;
+            let found = weighted::all_reduce_from(forests)?;
             return Ok(channels::all_reduce_forest(model, &found.reduce, &found.spread));
         }
-        Collective::AllGather => forest::all_gather(graph, &options)?,
-        Collective::ReduceScatter => forest::reduce_scatter(graph, &options)?,
+        Collective::AllGather => forests.spread(&equal, best)?,
+        Collective::ReduceScatter => forests.collect(&equal, best)?,
         _ => {
             let mut all = Vec::new();
             for root in bounds::roots(model.ranks()) {
+                let weights: Vec<u64> = (0..model.ranks()).map(|v| u64::from(v == root)).collect();
                 let forest = if collective == Collective::Reduce {
-                    forest::reduce(graph, root, &options)?
+                    forests.collect(&weights, best)?
                 } else {
-                    forest::broadcast(graph, root, &options)?
+                    forests.spread(&weights, best)?
                 };
                 all.extend(channels::forest(model, &forest));
             }
@@ -399,7 +441,7 @@ impl Assembly<'_> {
                         channels: counted.channels,
                         height: counted.height,
                         optimal: bound.as_ref().is_some_and(|b| b.algbw_gbps == algbw),
-                        executors: executors(self.topology, &self.model.ranks, family, collective),
+                        executors: executors(self.topology, family, collective),
                         note: String::new(),
                     };
                     if counted.channels <= check::MOST_CHANNELS {
@@ -563,9 +605,7 @@ fn best(contenders: &[Contender]) -> Option<usize> {
     let fastest = contenders.iter().position(runs)?;
     let most = contenders[fastest].candidate.algbw_gbps;
     let ring = contenders.iter().position(|c| {
-        c.candidate.algorithm == Algorithm::Ring
-            && runs(c)
-            && c.candidate.algbw_gbps * Fraction::integer(100) >= most * Fraction::integer(99)
+        c.candidate.algorithm == Algorithm::Ring && runs(c) && near(c.candidate.algbw_gbps, most)
     });
     Some(ring.unwrap_or(fastest))
 }

@@ -10,7 +10,7 @@
 //! with k trees per root and capacities rounded down to whole trees, need fewer. Of all that reach 99 % of the best, the
 //! forest with the least height is taken, then the one with the fewest trees.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -31,6 +31,9 @@ pub struct ForestOptions {
     pub max_trees: usize,
     /// Budget of maximum flows. It bounds the search for lower forests and fewer trees, not the first solution.
     pub steps: u64,
+    /// Whether to find the best there is, at whatever scale. Otherwise only trees at a coarse scale are looked for: what
+    /// one wants beside rings that reach the bound already.
+    pub thorough: bool,
 }
 
 /// Channels of NCCL's and MSCCL's formats that everything can run.
@@ -38,7 +41,7 @@ pub const MAX_CHANNELS: usize = 32;
 
 impl Default for ForestOptions {
     fn default() -> Self {
-        Self { max_trees: MAX_CHANNELS, steps: 1500 }
+        Self { max_trees: MAX_CHANNELS, steps: 1500, thorough: true }
     }
 }
 
@@ -93,6 +96,9 @@ pub enum ForestError {
     /// No packing was found within the limits.
     #[error("no trees found within the limits")]
     Pack(#[from] PackError),
+    /// A scale is too coarse for the switches, so that trees at it would be slower than others.
+    #[error("capacities cut this coarsely carry too little")]
+    Coarse,
 }
 
 impl Forest {
@@ -253,6 +259,81 @@ pub(crate) fn near_best(
     Search::new(graph, weights, best, options)?.run()
 }
 
+/// Forests of one graph, each made once: collectives share them, turned round where the graph is the same both ways.
+#[derive(Debug)]
+pub struct Forests<'a> {
+    graph: &'a FlowGraph,
+    /// The graph turned round, unless that is the same.
+    turned: Option<FlowGraph>,
+    options: ForestOptions,
+    made: BTreeMap<(bool, Vec<u64>), Result<Forest, ForestError>>,
+}
+
+impl<'a> Forests<'a> {
+    /// None made yet.
+    #[must_use]
+    pub fn new(graph: &'a FlowGraph, options: ForestOptions) -> Self {
+        let turned = graph.reversed();
+        let turned = (turned != *graph).then_some(turned);
+        Self { graph, turned, options, made: BTreeMap::new() }
+    }
+
+    /// How hard to search from here on.
+    pub fn set_options(&mut self, options: ForestOptions) {
+        self.options = options;
+    }
+
+    /// What they are made of.
+    #[must_use]
+    pub fn graph(&self) -> &'a FlowGraph {
+        self.graph
+    }
+
+    /// Whether the graph is the same turned round.
+    #[must_use]
+    pub fn is_symmetric(&self) -> bool {
+        self.turned.is_none()
+    }
+
+    /// Trees from roots: an all-gather of parts in proportion to the weights, near `best` or near the best there is.
+    ///
+    /// # Errors
+    /// [`ForestError`].
+    pub fn spread(&mut self, weights: &[u64], best: Fraction) -> Result<Forest, ForestError> {
+        self.near(false, weights, best)
+    }
+
+    /// Trees towards roots: the same for a reduce-scatter.
+    ///
+    /// # Errors
+    /// [`ForestError`].
+    pub fn collect(&mut self, weights: &[u64], best: Fraction) -> Result<Forest, ForestError> {
+        let turned = !self.is_symmetric();
+        self.near(turned, weights, best).map(|forest| forest.reversed())
+    }
+
+    fn near(
+        &mut self,
+        turned: bool,
+        weights: &[u64],
+        best: Fraction,
+    ) -> Result<Forest, ForestError> {
+        let key = (turned, weights.to_vec());
+        let part = Fraction::of(NEAR.0, NEAR.1);
+        match self.made.get(&key) {
+            Some(Ok(forest)) if forest.algbw >= best * part => return Ok(forest.clone()),
+            Some(Err(error)) => return Err(error.clone()),
+            _ => {}
+        }
+        let graph = if turned { self.turned.as_ref() } else { None }.unwrap_or(self.graph);
+        let forest = near_best(graph, weights, best, &self.options);
+        if forest.is_ok() || self.options.thorough {
+            self.made.insert(key, forest.clone());
+        }
+        forest
+    }
+}
+
 /// How capacities are cut: `weights[v]` units at each root, capacities in units, the rate of a unit.
 #[derive(Clone, Debug)]
 struct Scale {
@@ -267,6 +348,8 @@ const NEAR: (u64, u64) = (99, 100);
 const MAX_COARSE: u64 = 8;
 /// Orders of growth tried per height.
 const ORDERS: u64 = 4;
+/// Height at which no other scale is tried: the only lower forests are stars, which a coarse scale finds at once.
+const LOW: usize = 2;
 /// Breakpoints looked at for one coarse scale.
 const MAX_BREAKPOINTS: usize = 20_000;
 /// Trees times ranks beyond which no second scale is packed once one is good enough.
@@ -278,6 +361,8 @@ struct Search<'a> {
     weights: &'a [u64],
     options: &'a ForestOptions,
     reduction: Reduction,
+    /// Least height that any trees can have.
+    least_height: usize,
     /// What is packed: the reduction's graph, with switches balanced.
     graph: FlowGraph,
     /// Capacity of one unit of `graph`.
@@ -288,6 +373,17 @@ struct Search<'a> {
     /// Rate that a forest must reach to be considered.
     near: Fraction,
     steps: u64,
+}
+
+/// What to look for at a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Trees near the best rate.
+    Near,
+    /// Those, and lower than this.
+    Lower(usize),
+    /// Whatever there is.
+    Any,
 }
 
 /// A packing with what it takes to lay it out.
@@ -313,6 +409,7 @@ impl<'a> Search<'a> {
         let mut search = Self {
             weights,
             options,
+            least_height: least_height(&reduction.graph, weights),
             graph: reduction.graph.clone(),
             reduction,
             unit: Fraction::ONE,
@@ -387,7 +484,9 @@ impl<'a> Search<'a> {
                 scales.extend(self.coarse_scale(k, limit).map(|scale| (k, scale)));
             }
         }
-        scales.extend(exact.clone().map(|scale| (whole, scale)));
+        if self.options.thorough || whole <= MAX_COARSE {
+            scales.extend(exact.clone().map(|scale| (whole, scale)));
+        }
         // One root on a switch: finer cuts let every rank take part at once, which makes trees low.
         let roots = count(self.weights.iter().filter(|&&w| w > 0).count());
         let others = count(self.weights.len() - 1);
@@ -397,18 +496,33 @@ impl<'a> Search<'a> {
             scales.extend(scale.map(|scale| (finer, scale)));
         }
         for (k, scale) in scales {
-            let good = best.as_ref().is_some_and(|found| found.algbw >= self.near);
-            if good && k.saturating_mul(roots * others) > LARGE {
+            // Once there is a good one, only lower ones are of interest.
+            let good = best.as_ref().filter(|found| found.algbw >= self.near).map(|f| f.height);
+            if good.is_some() && !self.options.thorough {
+                break;
+            }
+            if let Some(height) = good
+                && (height <= self.least_height.max(LOW)
+                    || k.saturating_mul(roots * others) > LARGE)
+            {
                 continue;
             }
-            match self.solve(&scale) {
+            if good.is_some() && self.steps == 0 {
+                break;
+            }
+            let wanted = good.map_or(Wanted::Near, Wanted::Lower);
+            match self.solve(&scale, wanted) {
                 Ok(found) => self.keep(&mut best, found),
                 Err(e) => error = e,
             }
         }
         for k in FALLBACK {
+            if !self.options.thorough {
+                break;
+            }
             // No scale reached it within the limit of trees: take the best there is.
-            if best.as_ref().is_some_and(|found| found.algbw >= self.near) {
+            let enough = |found: &Found| found.algbw >= self.near * Fraction::of(NEAR.0, NEAR.1);
+            if best.as_ref().is_some_and(enough) {
                 break;
             }
             if k > count(self.options.max_trees) {
@@ -420,7 +534,16 @@ impl<'a> Search<'a> {
             if best.as_ref().is_some_and(|found| found.algbw >= rate) {
                 continue;
             }
-            match self.solve(&scale) {
+            match self.solve(&scale, Wanted::Any) {
+                Ok(found) => self.keep(&mut best, found),
+                Err(e) => error = e,
+            }
+        }
+        if best.is_none()
+            && self.options.thorough
+            && let Some(scale) = exact
+        {
+            match self.solve(&scale, Wanted::Any) {
                 Ok(found) => self.keep(&mut best, found),
                 Err(e) => error = e,
             }
@@ -517,11 +640,24 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn solve(&mut self, scale: &Scale) -> Result<Found, ForestError> {
+    /// Trees at a scale, as low as the budget allows.
+    fn solve(&mut self, scale: &Scale, wanted: Wanted) -> Result<Found, ForestError> {
         // The first solution is not to fail for want of steps: give it what it needs on top.
         let n = count(self.weights.len());
         let mut steps = self.steps + 64 * n * n * n;
-        let mut logical = remove_switches(&scale.graph, &scale.weights, &mut steps);
+        let given = steps;
+        let level = balanced(&scale.graph, &scale.weights, &mut steps);
+        if let Some(level) = &level
+            && wanted != Wanted::Any
+            && self.rate(level, &scale.weights, scale.unit)? < self.near
+        {
+            return Err(ForestError::Coarse);
+        }
+        let graph = level.as_ref().unwrap_or(&scale.graph);
+        let mut logical = remove_switches(graph, &scale.weights, &mut steps);
+        if wanted != Wanted::Near {
+            self.steps = self.steps.saturating_sub(given - steps);
+        }
         let mut weights = scale.weights.clone();
         let mut unit = scale.unit;
         if !logical.graph.supports(&weights) {
@@ -536,26 +672,50 @@ impl<'a> Search<'a> {
             weights = wider.ok_or_else(too_large)?;
             unit = unit * Fraction::of(1, p);
         }
-        let mut trees = self.pack(&logical, &weights, None, 0, &mut steps)?;
-        let mut height = height(&trees);
-        // Ever lower, until no order of growth succeeds.
-        'lower: while height > 1 {
-            for order in 0..ORDERS {
-                let mut budget = self.steps.min(steps);
-                let given = budget;
-                let lower = self.pack(&logical, &weights, Some(height - 1), order, &mut budget);
-                self.steps -= given - budget;
-                if let Ok(found) = lower {
-                    trees = found;
-                    height = self::height(&trees);
-                    continue 'lower;
-                }
-            }
-            break;
-        }
         let whole = weights.iter().sum::<i64>();
         let algbw = unit * Fraction::integer(i128::from(whole));
+        if wanted != Wanted::Any && algbw < self.near {
+            return Err(ForestError::Coarse);
+        }
+        let mut trees = match wanted {
+            Wanted::Lower(than) => self.lower(&logical, &weights, than).ok_or(PackError::Stuck)?,
+            Wanted::Near | Wanted::Any => self.pack(&logical, &weights, None, 0, &mut steps)?,
+        };
+        while let Some(found) = self.lower(&logical, &weights, height(&trees)) {
+            trees = found;
+        }
+        let height = height(&trees);
         Ok(Found { trees, logical, unit, algbw, height })
+    }
+
+    /// Total data per second that a graph of a scale allows.
+    fn rate(
+        &self,
+        graph: &FlowGraph,
+        weights: &[i64],
+        unit: Fraction,
+    ) -> Result<Fraction, BoundError> {
+        let weights: Vec<u64> = weights.iter().map(|w| w.unsigned_abs()).collect();
+        let total = Fraction::of(weights.iter().sum(), 1);
+        Ok(total / bottleneck(graph, &weights)?.ratio * unit)
+    }
+
+    /// Trees lower than `height`, by the first order of growth that gives some.
+    fn lower(
+        &mut self,
+        logical: &LogicalGraph,
+        weights: &[i64],
+        height: usize,
+    ) -> Option<Vec<PackedTree>> {
+        if height <= self.least_height {
+            return None;
+        }
+        (0..ORDERS).find_map(|order| {
+            let mut steps = self.steps;
+            let found = self.pack(logical, weights, Some(height - 1), order, &mut steps);
+            self.steps = steps;
+            found.ok()
+        })
     }
 
     fn pack(
@@ -607,6 +767,29 @@ impl Scale {
             unit: self.unit * Fraction::of(1, factor),
         })
     }
+}
+
+/// The most hops from a root to the rank farthest from it, where switches cost nothing.
+fn least_height(graph: &FlowGraph, weights: &[u64]) -> usize {
+    let mut next: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes];
+    graph.edges.iter().for_each(|e| next[e.from].push(e.to));
+    let from = |root: usize| {
+        let mut hops = vec![usize::MAX; graph.nodes];
+        hops[root] = 0;
+        let mut queue = VecDeque::from([root]);
+        while let Some(v) = queue.pop_front() {
+            for &x in &next[v] {
+                // Entering a switch is free, leaving a rank is a hop.
+                let far = hops[v] + usize::from(x < graph.ranks);
+                if far < hops[x] {
+                    hops[x] = far;
+                    if x < graph.ranks { queue.push_back(x) } else { queue.push_front(x) }
+                }
+            }
+        }
+        hops[..graph.ranks].iter().copied().filter(|h| *h < usize::MAX).max().unwrap_or(0)
+    };
+    (0..graph.ranks).filter(|&v| weights[v] > 0).map(from).max().unwrap_or(0)
 }
 
 fn height(trees: &[PackedTree]) -> usize {

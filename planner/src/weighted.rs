@@ -18,7 +18,7 @@ use topology::Fraction;
 
 use crate::bound::{self, BoundError, Cut, SourceNetwork, UpperBound, bottleneck, count, whole};
 use crate::flow_graph::FlowGraph;
-use crate::forest::{Forest, ForestError, ForestOptions, Tree, TreeEdge, TreePath, near_best};
+use crate::forest::{Forest, ForestError, ForestOptions, Forests, Tree, TreeEdge, TreePath};
 use crate::simplex::{LinearProgram, Optimum, Relation};
 
 /// Trees that carry an all-reduce.
@@ -63,8 +63,17 @@ pub fn all_reduce(
     graph: &FlowGraph,
     options: &ForestOptions,
 ) -> Result<AllReduceForest, ForestError> {
+    all_reduce_from(&mut Forests::new(graph, *options))
+}
+
+/// The same with forests that other collectives may have made already.
+///
+/// # Errors
+/// [`ForestError`].
+pub fn all_reduce_from(forests: &mut Forests<'_>) -> Result<AllReduceForest, ForestError> {
+    let graph = forests.graph();
     let bound = bound::all_reduce(graph)?;
-    let symmetric = graph.is_symmetric();
+    let symmetric = forests.is_symmetric();
     let (weights, rate) = shard_weights(graph, symmetric, bound.algbw)?;
     let overlapped =
         if rate < bound.algbw && symmetric { overlapped(graph, bound.algbw) } else { None };
@@ -78,10 +87,10 @@ pub fn all_reduce(
             bound,
         });
     }
-    let found = match in_two_phases(graph, symmetric, &weights, rate, options) {
+    let found = match in_two_phases(forests, &weights, rate) {
         // Unequal shards can need more trees than there are channels.
-        Err(ForestError::Pack(_)) => {
-            in_two_phases(graph, symmetric, &vec![1; graph.ranks], rate, options)
+        Err(ForestError::Pack(_) | ForestError::Coarse) => {
+            in_two_phases(forests, &vec![1; graph.ranks], rate)
         }
         other => other,
     };
@@ -92,18 +101,16 @@ pub fn all_reduce(
 
 /// Trees towards the ranks and trees from them, for shards of these sizes.
 fn in_two_phases(
-    graph: &FlowGraph,
-    symmetric: bool,
+    forests: &mut Forests<'_>,
     weights: &[u64],
     rate: Fraction,
-    options: &ForestOptions,
 ) -> Result<(Forest, Forest), ForestError> {
-    if symmetric {
-        let spread = near_best(graph, weights, rate + rate, options)?;
+    if forests.is_symmetric() {
+        let spread = forests.spread(weights, rate + rate)?;
         return Ok((spread.reversed(), spread));
     }
-    let spread = near_best(graph, weights, Fraction::ZERO, options)?;
-    let reduce = near_best(&graph.reversed(), weights, Fraction::ZERO, options)?.reversed();
+    let spread = forests.spread(weights, Fraction::ZERO)?;
+    let reduce = forests.collect(weights, Fraction::ZERO)?;
     Ok(paired(&reduce, &spread))
 }
 

@@ -16,7 +16,7 @@ use crate::model::Model;
 const SPELLED: usize = 8;
 
 /// Trees for a broadcast or reduce are made for every root up to so many ranks, beyond it for rank 0 alone.
-pub(super) const MOST_ROOTS: usize = 16;
+pub(super) const MOST_ROOTS: usize = 8;
 
 /// The roots that a broadcast or reduce is planned for.
 pub(super) fn roots(ranks: usize) -> core::ops::Range<usize> {
