@@ -61,7 +61,7 @@ const KNOWN: &str = "known are topod snapshot JSON, NCCL topology XML, hwloc XML
 
 /// Why an input was refused: what it was taken for, where, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{format}, line {line}: {reason}")]
+#[error("{format}{}: {reason}", place(*line))]
 pub struct ReadError {
     /// What the input was taken for: `NCCL topology XML`, ..., or `unrecognised input`.
     pub format: &'static str,
@@ -69,6 +69,11 @@ pub struct ReadError {
     pub line: usize,
     /// What is wrong, in words.
     pub reason: String,
+}
+
+/// `, line 3`; nothing where no line can be named.
+fn place(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(", line {line}") }
 }
 
 /// Reads a recorded machine of any known format. More than one snapshot where the input holds several hosts,

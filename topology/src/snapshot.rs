@@ -46,6 +46,9 @@ pub struct Snapshot {
     /// Every PCI function on the way from a GPU or NIC to its host bridge, and those devices themselves; by address.
     #[serde(default)]
     pub pci_devices: Vec<PciDevice>,
+    /// Direct links between PCIe switches neither of which is above the other, the lesser address first; by address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pci_links: Vec<(BusId, BusId)>,
     /// By index.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
@@ -276,6 +279,9 @@ pub struct Gpu {
     /// CPUs near it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
+    /// Which part of a GPU that is listed as several this is (NCCL's `mlopart`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// Active direct links, grouped by peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<GpuLinks>,
@@ -407,9 +413,15 @@ pub struct Nic {
     /// Whether it can reach GPU memory itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gdr: Option<bool>,
-    /// Plane of the network it belongs to.
+    /// Rail: ports of one rail share a leaf switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<Rail>,
+    /// Plane within the rail: ports of different planes never meet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plane: Option<u32>,
+    /// Interfaces of NCCL's network plugin that list the port besides the ordinary one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<NetInterface>,
     /// What it is for.
     #[serde(default)]
     pub role: NicRole,
@@ -447,6 +459,16 @@ pub struct Nic {
     /// The bond that it is, or that its interfaces are legs of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<Bond>,
+}
+
+/// An interface of NCCL's network plugin beside the ordinary one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetInterface {
+    /// Transfers that GPUs start themselves.
+    Gin,
+    /// One-sided transfers.
+    Rma,
 }
 
 /// Link layer of a NIC port.
@@ -498,6 +520,7 @@ impl Snapshot {
             host: HostFacts::default(),
             numa_nodes: Vec::new(),
             pci_devices: Vec::new(),
+            pci_links: Vec::new(),
             gpus: Vec::new(),
             nics: Vec::new(),
             matrix: None,
@@ -563,6 +586,7 @@ impl Gpu {
             memory_bytes: None,
             numa_node: None,
             cpus: None,
+            part: None,
             links: Vec::new(),
             inactive_links: None,
             c2c: None,
@@ -593,6 +617,8 @@ impl Nic {
             up: None,
             gdr: None,
             rail: None,
+            plane: None,
+            interfaces: Vec::new(),
             role: NicRole::Unknown,
             role_reason: None,
             netdevs: Vec::new(),

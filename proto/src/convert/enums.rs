@@ -3,7 +3,7 @@
 use topology::plan::{LinkPolicy, Pattern};
 use topology::snapshot::{
     FabricHealth, FabricState, FaultKind, GidKind, GidScope, GpuLinkKind, IommuDomain, LinkLayer,
-    NicRole, PciKind, PeerStatus,
+    NetInterface, NicRole, PciKind, PeerStatus,
 };
 use topology::{
     Algorithm, Collective, CpuArch, Executor, PathType, Protocol, RateModel, Severity, Source,
@@ -81,6 +81,7 @@ wire_enum!(CpuArch { X86_64 = X8664, Arm64, Ppc64 });
 wire_enum!(PciKind { RootPort, Switch, SwitchPort, Gpu, Nic, NvSwitch, Other });
 wire_enum!(GpuLinkKind { NvLink, Xgmi });
 wire_enum!(LinkLayer { Infiniband, Ethernet });
+wire_enum!(NetInterface { Gin, Rma });
 wire_enum!(IommuDomain { Identity, Dma, DmaFq, Unmanaged, Blocked });
 wire_enum!(PeerStatus {
     Ok,

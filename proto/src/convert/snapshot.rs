@@ -21,6 +21,11 @@ impl From<&Snapshot> for v1::Snapshot {
             host: Some((&snapshot.host).into()),
             numa_nodes: to_each(&snapshot.numa_nodes),
             pci_devices: to_each(&snapshot.pci_devices),
+            pci_links: snapshot
+                .pci_links
+                .iter()
+                .map(|(a, b)| v1::PciLink { a: a.to_string(), b: b.to_string() })
+                .collect(),
             gpus: to_each(&snapshot.gpus),
             nics: to_each(&snapshot.nics),
             matrix: snapshot.matrix.as_ref().map(Into::into),
@@ -46,6 +51,11 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             host: wire.host.map(HostFacts::try_from).transpose()?.unwrap_or_default(),
             numa_nodes: each(wire.numa_nodes)?,
             pci_devices: each(wire.pci_devices)?,
+            pci_links: wire
+                .pci_links
+                .iter()
+                .map(|link| Ok((bus_id("PciLink.a", &link.a)?, bus_id("PciLink.b", &link.b)?)))
+                .collect::<Result<_, WireError>>()?,
             gpus: each(wire.gpus)?,
             nics: each(wire.nics)?,
             matrix: wire.matrix.map(Matrix::try_from).transpose()?,
@@ -201,6 +211,7 @@ impl From<&Gpu> for v1::Gpu {
             memory_bytes: gpu.memory_bytes,
             numa_node: gpu.numa_node,
             cpus: gpu.cpus.as_ref().map(ToString::to_string),
+            part: gpu.part,
             links: to_each(&gpu.links),
             inactive_links: gpu.inactive_links,
             c2c: gpu.c2c.map(Into::into),
@@ -230,6 +241,7 @@ impl TryFrom<v1::Gpu> for Gpu {
             memory_bytes: wire.memory_bytes,
             numa_node: wire.numa_node,
             cpus: some_cpus("Gpu.cpus", wire.cpus.as_deref())?,
+            part: wire.part,
             links: each(wire.links)?,
             inactive_links: wire.inactive_links,
             c2c: wire.c2c.map(C2c::from),
@@ -326,6 +338,8 @@ impl From<&Nic> for v1::Nic {
             up: nic.up,
             gdr: nic.gdr,
             rail: nic.rail.map(|rail| rail.0),
+            plane: nic.plane,
+            interfaces: nic.interfaces.iter().map(|i| v1::NetInterface::from(*i).into()).collect(),
             role: v1::NicRole::from(nic.role).into(),
             role_reason: nic.role_reason.clone(),
             netdevs: nic.netdevs.clone(),
@@ -356,6 +370,12 @@ impl TryFrom<v1::Nic> for Nic {
             up: wire.up,
             gdr: wire.gdr,
             rail: wire.rail.map(Rail),
+            plane: wire.plane,
+            interfaces: wire
+                .interfaces
+                .into_iter()
+                .map(|interface| required("Nic.interfaces", interface))
+                .collect::<Result<_, _>>()?,
             role: required("Nic.role", wire.role)?,
             role_reason: wire.role_reason,
             netdevs: wire.netdevs,

@@ -10,8 +10,9 @@ use topology::plan::{
     Pattern, PlanRank, SizeChoice, TopologyRef,
 };
 use topology::snapshot::{
-    C2c, Fault, Gpu, GpuLinkKind, GpuLinks, HostFacts, LinkGraph, LinkLayer, LinkPeer, Nic,
-    NicRole, NumaNode, PciDevice, PciKind, PcieLink, PcieLinkFacts, SCHEMA_VERSION,
+    C2c, Fault, Gpu, GpuLinkKind, GpuLinks, HostFacts, LinkGraph, LinkLayer, LinkPeer,
+    NetInterface, Nic, NicRole, NumaNode, PciDevice, PciKind, PcieLink, PcieLinkFacts,
+    SCHEMA_VERSION,
 };
 use topology::{
     Algorithm, Bandwidth, BusId, Collective, CpuArch, CpuList, CpuModel, Executor, Finding,
@@ -151,7 +152,7 @@ fn gpu_links() -> impl Strategy<Value = GpuLinks> {
 fn gpu() -> impl Strategy<Value = Gpu> {
     let c2c = (any::<u32>(), bandwidth()).prop_map(|(count, rate)| C2c { count, rate });
     (
-        any::<u32>(),
+        any::<(u32, Option<u32>)>(),
         (option::of(bus_id()), option::of(text()), option::of(text())),
         any::<(Option<u32>, Option<u64>, Option<u32>, Option<u32>, Option<bool>, Option<bool>)>(),
         option::of(cpus()),
@@ -161,6 +162,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     )
         .prop_map(|(index, (bus_id, uuid, name), facts, cpus, links, c2c, more)| {
             let ((minor, memory_node, gfx, partition), peers, fabric, link_errors) = more;
+            let (index, part) = index;
             let (compute_capability, memory_bytes, numa_node, inactive_links, gdr, mig) = facts;
             Gpu {
                 index: GpuIndex(index),
@@ -171,6 +173,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
                 memory_bytes,
                 numa_node,
                 cpus,
+                part,
                 links,
                 inactive_links,
                 c2c,
@@ -194,8 +197,9 @@ fn nic() -> impl Strategy<Value = Nic> {
         (text(), option::of(bus_id()), option::of(layer), role),
         any::<(Option<u32>, Option<u32>, Option<u64>, Option<bool>, Option<bool>, Option<u32>)>(),
         port_facts(),
+        (any::<Option<u32>>(), vec(select(&[NetInterface::Gin, NetInterface::Rma][..]), 0..3)),
     )
-        .prop_map(|((name, bus_id, link_layer, role), facts, more)| {
+        .prop_map(|((name, bus_id, link_layer, role), facts, more, (plane, interfaces))| {
             let (numa_node, port, mbit, up, gdr, rail) = facts;
             let (words, (lanes, card, node), gids, counters, bond) = more;
             let (role_reason, netdevs, phys_state, firmware, board) = words;
@@ -209,6 +213,8 @@ fn nic() -> impl Strategy<Value = Nic> {
                 up,
                 gdr,
                 rail: rail.map(Rail),
+                plane,
+                interfaces,
                 role,
                 role_reason,
                 netdevs,
@@ -244,28 +250,40 @@ pub(super) fn snapshot() -> impl Strategy<Value = Snapshot> {
     (
         (0..=SCHEMA_VERSION, select(SOURCES), host_facts()),
         vec(numa_node(), 0..3),
-        vec(pci_device(), 0..3),
+        (vec(pci_device(), 0..3), vec((bus_id(), bus_id()), 0..3)),
         vec(gpu(), 0..3),
         vec(nic(), 0..3),
         option::of(matrix()),
         option::of(link_graph()),
         vec(fault(), 0..3),
     )
-        .prop_map(|(head, numa_nodes, pci_devices, gpus, nics, matrix, link_graph, faults)| {
-            let (schema_version, source, host) = head;
-            Snapshot {
-                schema_version,
-                source,
-                host,
+        .prop_map(
+            |(
+                head,
                 numa_nodes,
-                pci_devices,
+                (pci_devices, pci_links),
                 gpus,
                 nics,
                 matrix,
                 link_graph,
                 faults,
-            }
-        })
+            )| {
+                let (schema_version, source, host) = head;
+                Snapshot {
+                    schema_version,
+                    source,
+                    host,
+                    numa_nodes,
+                    pci_devices,
+                    pci_links,
+                    gpus,
+                    nics,
+                    matrix,
+                    link_graph,
+                    faults,
+                }
+            },
+        )
 }
 
 pub(super) fn published() -> impl Strategy<Value = Published> {

@@ -1096,6 +1096,9 @@ pub struct Snapshot {
     /// What could not be read.
     #[prost(message, repeated, tag = "10")]
     pub faults: ::prost::alloc::vec::Vec<Fault>,
+    /// Direct links between PCIe switches neither of which is above the other.
+    #[prost(message, repeated, tag = "11")]
+    pub pci_links: ::prost::alloc::vec::Vec<PciLink>,
 }
 /// The host as a whole. Names, serial numbers and addresses are never recorded.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1354,6 +1357,16 @@ pub struct PcieLinkFacts {
     #[prost(uint64, optional, tag = "4")]
     pub trained_total_kbytes_per_second: ::core::option::Option<u64>,
 }
+/// A direct link between two PCIe switches; the lesser address first.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PciLink {
+    /// One end.
+    #[prost(string, tag = "1")]
+    pub a: ::prost::alloc::string::String,
+    /// The other.
+    #[prost(string, tag = "2")]
+    pub b: ::prost::alloc::string::String,
+}
 /// One GPU.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gpu {
@@ -1417,6 +1430,9 @@ pub struct Gpu {
     /// Links with errors, by number.
     #[prost(message, repeated, tag = "20")]
     pub link_errors: ::prost::alloc::vec::Vec<LinkErrors>,
+    /// Which part of a GPU that is listed as several this is.
+    #[prost(uint32, optional, tag = "21")]
+    pub part: ::core::option::Option<u32>,
 }
 /// What the driver says of one GPU's access to another; unspecified is not told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1567,7 +1583,7 @@ pub struct Nic {
     /// Whether it can reach GPU memory itself.
     #[prost(bool, optional, tag = "8")]
     pub gdr: ::core::option::Option<bool>,
-    /// Plane of the network it belongs to.
+    /// Rail: ports of one rail share a leaf switch.
     #[prost(uint32, optional, tag = "9")]
     pub rail: ::core::option::Option<u32>,
     /// What it is for; unspecified is not determined.
@@ -1606,6 +1622,12 @@ pub struct Nic {
     /// The bond that it is, or that its interfaces are legs of.
     #[prost(message, optional, tag = "21")]
     pub bond: ::core::option::Option<Bond>,
+    /// Plane within the rail: ports of different planes never meet.
+    #[prost(uint32, optional, tag = "22")]
+    pub plane: ::core::option::Option<u32>,
+    /// Interfaces of NCCL's network plugin that list the port besides the ordinary one.
+    #[prost(enumeration = "NetInterface", repeated, tag = "23")]
+    pub interfaces: ::prost::alloc::vec::Vec<i32>,
 }
 /// A port's table of global identifiers.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2149,6 +2171,39 @@ impl LinkLayer {
             "LINK_LAYER_UNSPECIFIED" => Some(Self::Unspecified),
             "LINK_LAYER_INFINIBAND" => Some(Self::Infiniband),
             "LINK_LAYER_ETHERNET" => Some(Self::Ethernet),
+            _ => None,
+        }
+    }
+}
+/// An interface of NCCL's network plugin beside the ordinary one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum NetInterface {
+    /// Not told.
+    Unspecified = 0,
+    /// Transfers that GPUs start themselves.
+    Gin = 1,
+    /// One-sided transfers.
+    Rma = 2,
+}
+impl NetInterface {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "NET_INTERFACE_UNSPECIFIED",
+            Self::Gin => "NET_INTERFACE_GIN",
+            Self::Rma => "NET_INTERFACE_RMA",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NET_INTERFACE_UNSPECIFIED" => Some(Self::Unspecified),
+            "NET_INTERFACE_GIN" => Some(Self::Gin),
+            "NET_INTERFACE_RMA" => Some(Self::Rma),
             _ => None,
         }
     }

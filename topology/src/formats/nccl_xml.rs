@@ -210,6 +210,9 @@ impl Reader<'_> {
         let here = Above { parent: Some(bus_id), ..above };
         let mut gpus = 0;
         let nics = host.nics.len();
+        let name = |child: Node<'_, '_>| {
+            String::from(child.attribute("target").map(str::trim).unwrap_or_default())
+        };
         for child in children {
             match child.tag_name().name() {
                 "pci" => self.pci(child, here, host)?,
@@ -222,11 +225,22 @@ impl Reader<'_> {
                     self.gpu(child, bus_id, above.numa_node, host)?;
                     gpus += 1;
                 }
-                _ => {
-                    let error =
-                        format!("the direct PCI link of {bus_id} to another switch is left out");
-                    host.fault(self.line(child), error);
-                }
+                _ => match name(child).parse::<BusId>() {
+                    Ok(target) if target != bus_id => {
+                        host.pci_links.push((bus_id.min(target), bus_id.max(target)));
+                        let error = format!(
+                            "the direct PCI link of {bus_id} to {target} is kept and not planned on"
+                        );
+                        host.fault(self.line(child), error);
+                    }
+                    _ => {
+                        let error = format!(
+                            "target '{}' of <pcilink> is no other PCI address",
+                            excerpt(&name(child))
+                        );
+                        host.fault(self.line(child), error);
+                    }
+                },
             }
         }
         if kind == PciKind::Gpu && gpus == 0 {

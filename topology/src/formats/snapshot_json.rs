@@ -36,6 +36,12 @@ struct Keys {
     channels: Option<IgnoredAny>,
     paths: Option<IgnoredAny>,
     instances: Option<IgnoredAny>,
+    lldp: Option<IgnoredAny>,
+    lscpu: Option<IgnoredAny>,
+    /// `amd-smi topology --json`.
+    bdf: Option<IgnoredAny>,
+    #[serde(rename = "apiVersion")]
+    api_version: Option<IgnoredAny>,
 }
 
 /// The keys of an object, or of the first of a list.
@@ -80,7 +86,19 @@ pub(super) fn sniff(text: &str) -> Result<Kind, ReadError> {
     } else if keys.paths.is_some() {
         Kind::Other("paths: output for people and scripts, which lacks facts a snapshot has")
     } else if keys.instances.is_some() {
-        Kind::Other("instances: a topograph graph, which is not read yet")
+        Kind::Other(
+            "instances: a topograph graph, the network between hosts, with no host's inside; it gives their order",
+        )
+    } else if keys.lldp.is_some() {
+        Kind::Other(
+            "lldp: lldpctl output, which names the switch ports of a host's interfaces and holds no GPU",
+        )
+    } else if keys.lscpu.is_some() {
+        Kind::Other("lscpu: it describes processors and holds no GPU")
+    } else if keys.bdf.is_some() {
+        Kind::Other("bdf: perhaps of amd-smi; its tables in text are read (`amd-smi topology`)")
+    } else if keys.api_version.is_some() {
+        Kind::Other("apiVersion: a Kubernetes object, no machine")
     } else {
         Kind::Other("none of the keys that known formats have")
     })
@@ -257,6 +275,10 @@ mod tests {
         check_refused("{\n\"source\": \"live\",\n", "line 3");
         check_refused(r#"{"channels": []}"#, "a plan");
         check_refused(r#"{"a": 1}"#, "known are topod snapshot JSON");
+        check_refused(r#"{"lldp": {"interface": []}}"#, "holds no GPU");
+        check_refused(r#"{"instances": [{"id": "n1"}]}"#, "the network between hosts");
+        check_refused(r#"[{"gpu": 0, "bdf": "0000:01:00.0", "links": []}]"#, "amd-smi topology");
+        check_refused(r#"{"apiVersion": "v1", "kind": "Node"}"#, "a Kubernetes object");
         check_refused("[]", "none of the keys");
         check_refused(r#"{"schema_version": 1, "source": "live", "gpu": []}"#, "unknown field");
         check_refused(&"[".repeat(10_000), "unrecognised");

@@ -231,6 +231,7 @@ fn assemble(table: &Table, legend: &BTreeMap<String, String>) -> Snapshot {
             Some(index) => snapshot.gpus.push(Gpu {
                 numa_node,
                 cpus: row.and_then(|row| row.cpus.clone()),
+                memory_node: row.and_then(|row| row.memory_node),
                 ..Gpu::new(GpuIndex(index))
             }),
             None => snapshot.nics.push(Nic {

@@ -10,7 +10,7 @@ use super::host::{Host, PendingGpu, PendingLink};
 use super::{Above, Reader, values};
 use crate::formats::ReadError;
 use crate::formats::text::excerpt;
-use crate::snapshot::{C2c, GpuLinkKind, LinkLayer};
+use crate::snapshot::{C2c, GpuLinkKind, LinkLayer, NetInterface};
 use crate::{Bandwidth, BusId, Gpu, GpuIndex, Nic, Rail};
 
 /// A NIC faster than this (1 Pbit/s) is a slip of units.
@@ -32,6 +32,7 @@ impl Reader<'_> {
         if gpu.name.is_none() {
             gpu.compute_capability = self.index(node, "sm")?.filter(|sm| *sm > 0);
         }
+        gpu.part = self.index(node, "mlopart")?;
         gpu.gdr = self.integer(node, "gdr")?.map(|gdr| gdr != 0);
         if let Some(rank) = self.integer(node, "rank")? {
             host.first_rank = Some(host.first_rank.map_or(rank, |first| first.min(rank)));
@@ -99,7 +100,11 @@ impl Reader<'_> {
         host: &mut Host,
     ) -> Result<(), ReadError> {
         // `gin` and `rma` list the same ports again for other uses.
-        for child in self.children(node, &["net", "gin", "rma"], &mut host.faults)? {
+        let children = self.children(node, &["net", "gin", "rma"], &mut host.faults)?;
+        let name_of =
+            |child: &Node<'_, '_>| child.attribute("name").map(|name| String::from(name.trim()));
+        for child in &children {
+            let child = *child;
             if !child.has_tag_name("net") {
                 continue;
             }
@@ -114,6 +119,18 @@ impl Reader<'_> {
             nic.gdr = self.integer(child, "gdr")?.map(|gdr| gdr != 0);
             // Above 16 bits NCCL keeps a flag for "not told".
             nic.rail = self.index(child, "rail")?.filter(|rail| *rail < 1 << 16).map(Rail);
+            nic.plane = self.index(child, "plane")?.filter(|plane| *plane < 1 << 16);
+            let lists = |tag: &str| {
+                // One without a name is of every port of the card.
+                children.iter().any(|other| {
+                    other.has_tag_name(tag) && name_of(other).is_none_or(|other| other == name)
+                })
+            };
+            nic.interfaces = [("gin", NetInterface::Gin), ("rma", NetInterface::Rma)]
+                .into_iter()
+                .filter(|(tag, _)| lists(tag))
+                .map(|(_, interface)| interface)
+                .collect();
             let speed = child.attribute("speed").map(str::trim).unwrap_or_default();
             match speed.parse::<i64>() {
                 Ok(mbit @ 1..=MOST_MBIT) => nic.mbit = u64::try_from(mbit).ok(),

@@ -24,6 +24,8 @@ const CPU_BRIDGE_CLASS: u32 = 0x06_80_01;
 pub(super) struct Host {
     pub(super) first_rank: Option<i64>,
     pub(super) pci_devices: Vec<PciDevice>,
+    /// The lesser address first.
+    pub(super) pci_links: Vec<(BusId, BusId)>,
     pub(super) gpus: Vec<PendingGpu>,
     /// With NCCL's `dev`.
     pub(super) nics: Vec<(Option<u32>, Nic)>,
@@ -60,6 +62,7 @@ impl Host {
         Self {
             first_rank: None,
             pci_devices: Vec::new(),
+            pci_links: Vec::new(),
             gpus: Vec::new(),
             nics: Vec::new(),
             faults: Vec::new(),
@@ -128,6 +131,10 @@ impl Host {
         self.pci_devices.sort_by_key(|device| device.bus_id);
         snapshot.numa_nodes = self.numa_nodes.into_values().collect();
         snapshot.pci_devices = self.pci_devices;
+        // Both ends may list one link.
+        self.pci_links.sort_unstable();
+        self.pci_links.dedup();
+        snapshot.pci_links = self.pci_links;
         snapshot.faults = self.faults;
         Ok(snapshot)
     }

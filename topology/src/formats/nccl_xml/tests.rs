@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::formats::read as read_any;
 use crate::snapshot::{
-    C2c, GpuLinkKind, GpuLinks, LinkLayer, LinkPeer, PciKind, PcieLink, Snapshot,
+    C2c, GpuLinkKind, GpuLinks, LinkLayer, LinkPeer, NetInterface, PciKind, PcieLink, Snapshot,
 };
 use crate::{Bandwidth, BusId, CpuArch, GpuIndex};
 
@@ -112,6 +112,28 @@ fn a_whole_file() {
     );
     let capable = snapshot.pci_devices[2].link.device_capable;
     assert_eq!(capable, Some(PcieLink { mtps: 16_000, width: 8 }));
+}
+
+/// What newer versions of NCCL write and the planner does not use yet is kept.
+#[test]
+fn rails_planes_parts_and_direct_links_are_kept() {
+    let text = system(
+        "<pci busid='0000:20:00.0' class='0x060400'><pcilink target='0000:10:00.0'/></pci>\
+         <pci busid='0000:10:00.0' class='0x060400'><pcilink target='0000:20:00.0'/>\
+         <pci busid='0000:11:00.0' class='0x030200'><gpu dev='0' mlopart='1'/></pci>\
+         <pci busid='0000:12:00.0' class='0x020700'><nic>\
+         <net name='mlx5_0' speed='400000' rail='2' plane='1'/><gin name='mlx5_0'/><gin name='mlx5_1'/><rma/>\
+         <net name='mlx5_1' speed='400000' rail='3' plane='4294967295'/></nic></pci></pci>",
+    );
+    let snapshot = check_fault(&text, "is kept and not planned on");
+    assert_eq!(snapshot.pci_links, [(bus("0000:10:00.0"), bus("0000:20:00.0"))]);
+    assert_eq!(snapshot.gpus[0].part, Some(1));
+    let [first, second] = &snapshot.nics[..] else { panic!("{:#?}", snapshot.nics) };
+    assert_eq!((first.rail.map(|rail| rail.0), first.plane), (Some(2), Some(1)));
+    // Above 16 bits NCCL keeps a flag for "not told".
+    assert_eq!((second.rail.map(|rail| rail.0), second.plane), (Some(3), None));
+    let both = [NetInterface::Gin, NetInterface::Rma];
+    assert_eq!((&first.interfaces[..], &second.interfaces[..]), (&both[..], &both[..]));
 }
 
 /// Row 5 of the field cases: in a VM the kernel knows neither rate nor width.
@@ -396,7 +418,7 @@ fn what_is_odd_but_harmless_is_a_fault() {
         &PAIR
             .replace("<nic>", "<nic/><nic>")
             .replace("<gpu dev=\"0\"", "<pcilink target='x'/><gpu dev=\"0\""),
-        "direct PCI link",
+        "target 'x' of <pcilink>",
     );
     check_fault(&PAIR.replace("</gpu>", "</gpu><gpu dev='7'/>"), "several <gpu>");
 }

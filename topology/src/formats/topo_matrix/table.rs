@@ -19,6 +19,8 @@ pub(super) struct Row {
     pub(super) cells: Vec<Option<Cell>>,
     pub(super) cpus: Option<CpuList>,
     pub(super) numa_node: Option<u32>,
+    /// Of the GPU's own memory.
+    pub(super) memory_node: Option<u32>,
 }
 
 /// A row's words, split where the cells end.
@@ -318,7 +320,7 @@ impl Table {
                         format!("row {name}: NUMA affinity '{}' is not one node", excerpt(word)),
                     )),
                 },
-                Column::GpuNuma => {}
+                Column::GpuNuma => row.memory_node = word.parse().ok(),
             }
         }
     }

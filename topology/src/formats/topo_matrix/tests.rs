@@ -132,6 +132,14 @@ fn field_case_12_every_era_of_header() {
     check_rows("GPU0 GPU1 CPU Affinity\nGPU0 X SOC 0-9\nGPU1 SOC X 10-19", &["X SYS", "SYS X"]);
 }
 
+/// On coherent boards a GPU's own memory is a NUMA node, and not the one its CPU side is on.
+#[test]
+fn the_node_of_a_gpus_memory() {
+    let snapshot = load(&FULL.replacen("\t0\t\tN/A", "\t0\t\t4", 1));
+    let nodes: Vec<_> = snapshot.gpus.iter().map(|gpu| (gpu.numa_node, gpu.memory_node)).collect();
+    assert_eq!(nodes, [(Some(0), Some(4)), (Some(1), None)]);
+}
+
 #[test]
 fn what_stands_around_does_not_matter() {
     check_same(&format!("user@n1:~$ nvidia-smi topo -m\n{FULL}\nuser@n1:~$ "));
