@@ -19,10 +19,10 @@ use alloc::vec::Vec;
 use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, TopologyRef};
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
-    Topology, VertexKind, health, msccl, nccl_graph,
+    Topology, health, msccl, nccl_graph,
 };
 
-use crate::check::{self, Counted};
+use crate::check::{self, CheckReport, Counted, CountedSet, Counter, Violation};
 use crate::cost::{self, Machine, Shape};
 use crate::forest::{ForestError, ForestOptions, Forests};
 use crate::model::Model;
@@ -63,7 +63,7 @@ const MOST_PAIRED_RANKS: usize = 72;
 
 /// What can run these channels: our transport, stock NCCL through a graph file where its form can say them, MSCCL where
 /// it has enough channels and, for direct exchanges, no data passes a rank it is not for (its pairs send straight).
-fn executors(topology: &Topology, family: &Family, collective: Collective) -> Vec<Executor> {
+fn executors(family: &Family, collective: Collective) -> Vec<Executor> {
     let mut executors = Vec::new();
     let directions = match family.algorithm {
         Algorithm::Ring => 1,
@@ -79,13 +79,7 @@ fn executors(topology: &Topology, family: &Family, collective: Collective) -> Ve
     if family.algorithm == Algorithm::Ring && family.nccl_graph {
         executors.push(Executor::NcclGraph);
     }
-    let is_gpu = |name: &String| {
-        let vertex = topology.find(name).map(|id| &topology.vertex(id).kind);
-        matches!(vertex, Some(VertexKind::Gpu { .. }))
-    };
-    let ways = family.channels.iter().flat_map(Channel::all_edges).flat_map(|edge| &edge.paths);
-    let relayed = ways.flat_map(|path| &path.via).any(is_gpu);
-    if directions * family.channels.len() <= msccl::MOST_CHANNELS && !relayed {
+    if directions * family.channels.len() <= msccl::MOST_CHANNELS && !family.relayed {
         executors.push(Executor::Msccl);
     }
     executors
@@ -109,8 +103,13 @@ pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanErro
     let mut findings = model.findings.clone();
     findings.extend(health_of(topology));
     let families = families(topology, &model, &wanted, &mut findings);
-    let mut assembly = Assembly { topology, model: &model, families, findings };
-    assembly.assemble(&wanted)
+    let counter =
+        Counter::new(topology, &model.ranks).map_err(|found| refusal(wanted[0], &found))?;
+    let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
+    let mut assembly = Assembly { topology, model: &model, families: &families, sets, findings };
+    let rated = assembly.rate(&wanted)?;
+    let findings = assembly.findings;
+    put_together(topology, &model, families, rated, findings)
 }
 
 /// What is wrong with the hosts themselves: a plan on a degraded machine says so.
@@ -133,6 +132,8 @@ struct Family {
     channels: Vec<Channel>,
     /// Whether NCCL's graph file can say them.
     nccl_graph: bool,
+    /// Whether ranks forward data of other pairs.
+    relayed: bool,
 }
 
 impl Family {
@@ -140,7 +141,7 @@ impl Family {
         for channel in &mut channels {
             channel.collectives.clone_from(&collectives);
         }
-        Self { algorithm, collectives, channels, nccl_graph: false }
+        Self { algorithm, collectives, channels, nccl_graph: false, relayed: false }
     }
 
     /// Rings, and whether stock NCCL could run them.
@@ -162,9 +163,13 @@ fn families(
     findings: &mut Vec<Finding>,
 ) -> Vec<Family> {
     let mut families = Vec::new();
-    let packing = rings::pack(&model.graph, &RingOptions::new(model.hosts.clone()));
     let on_rings: Vec<Collective> =
         wanted.iter().copied().filter(|c| ON_RINGS.contains(c)).collect();
+    let packing = if on_rings.is_empty() {
+        RingPacking::default()
+    } else {
+        rings::pack(&model.graph, &RingOptions::new(model.hosts.clone()))
+    };
     if !on_rings.is_empty() {
         if packing.rings.is_empty() {
             findings.push(no_ring(model));
@@ -284,8 +289,11 @@ fn pairs_family(
         Collective::Scatter => (Some(0), pairs::route(&model.graph, |from, _| from == 0)),
         _ => (None, pairs::route(&model.graph, |_, _| true)),
     };
-    let channels = channels::pairs(model, root, &found?);
-    Some(Family::new(Algorithm::Direct, [collective].into(), channels))
+    let found = found?;
+    let passed = found.iter().flat_map(|pair| &pair.ways).flat_map(|way| &way.via);
+    let relayed = passed.into_iter().any(|node| *node < model.ranks());
+    let channels = channels::pairs(model, root, &found);
+    Some(Family { relayed, ..Family::new(Algorithm::Direct, [collective].into(), channels) })
 }
 
 fn info(code: &str, component: &str, evidence: String, fix: &str) -> Finding {
@@ -318,95 +326,123 @@ struct Contender {
     candidate: Candidate,
 }
 
+/// Why the checker refuses.
+fn refusal(collective: Collective, violations: &[Violation]) -> PlanError {
+    let reason = violations.first().map(ToString::to_string).unwrap_or_default();
+    PlanError::Refused { collective, reason }
+}
+
 struct Assembly<'a> {
     topology: &'a Topology,
     model: &'a Model,
-    families: Vec<Family>,
+    families: &'a [Family],
+    /// The channels of each, with their structure checked.
+    sets: Vec<Result<CountedSet<'a>, Vec<Violation>>>,
     findings: Vec<Finding>,
 }
 
-impl Assembly<'_> {
-    fn assemble(&mut self, wanted: &[Collective]) -> Result<Plan, PlanError> {
-        let mut collectives = BTreeMap::new();
-        let mut counts: BTreeMap<(usize, Collective), Fraction> = BTreeMap::new();
-        let mut best_of: BTreeMap<Collective, usize> = BTreeMap::new();
-        for &collective in wanted {
-            let (entry, contenders, best) = self.collective(collective)?;
-            for contender in &contenders {
-                counts.insert((contender.family, collective), contender.counted.algbw_gbps);
-            }
-            if let Some(best) = best {
-                best_of.insert(collective, best);
-            }
-            collectives.insert(collective, entry);
-        }
-        let mut own: Vec<Channel> = Vec::new();
-        let mut alternatives: Vec<ChannelSet> = Vec::new();
-        let mut own_counts: Vec<(Collective, Fraction)> = Vec::new();
-        for (place, family) in self.families.iter().enumerate() {
-            let counted: Vec<Collective> = family
-                .collectives
-                .iter()
-                .copied()
-                .filter(|c| counts.contains_key(&(place, *c)))
-                .collect();
-            let (best, other): (Vec<Collective>, Vec<Collective>) =
-                counted.into_iter().partition(|c| best_of.get(c) == Some(&place));
-            let used_by = |collectives: &[Collective]| {
-                family
-                    .channels
-                    .iter()
-                    .cloned()
-                    .map(|mut channel| {
-                        channel.collectives = collectives.to_vec();
-                        channel
-                    })
-                    .collect::<Vec<_>>()
-            };
-            if !best.is_empty() {
-                own.extend(used_by(&best));
-                own_counts.extend(best.iter().map(|c| (*c, counts[&(place, *c)])));
-            }
-            if !other.is_empty() {
-                let mut channels = used_by(&other);
-                let set: Vec<_> = other.iter().map(|c| (*c, counts[&(place, *c)])).collect();
-                channels::finish(&mut channels, &set, self.model.ranks())
-                    .ok_or_else(|| self.refused(other[0], "rates do not fit"))?;
-                let algorithm = family.algorithm;
-                alternatives.push(ChannelSet { algorithm, collectives: other, channels });
+/// What the families reach.
+#[derive(Default)]
+struct Rated {
+    collectives: BTreeMap<Collective, CollectivePlan>,
+    /// By family.
+    counts: BTreeMap<(usize, Collective), Counted>,
+    /// The family of each collective's best.
+    best: BTreeMap<Collective, usize>,
+}
+
+/// The plan: the best families' channels are its own, the others' alternatives.
+fn put_together(
+    topology: &Topology,
+    model: &Model,
+    families: Vec<Family>,
+    rated: Rated,
+    mut findings: Vec<Finding>,
+) -> Result<Plan, PlanError> {
+    let Rated { collectives, mut counts, best } = rated;
+    let unfit = |collective: Collective| PlanError::Refused {
+        collective,
+        reason: "rates do not fit".into(),
+    };
+    let mut own: Vec<Channel> = Vec::new();
+    let mut alternatives: Vec<ChannelSet> = Vec::new();
+    let mut report = CheckReport::default();
+    for (place, family) in families.into_iter().enumerate() {
+        let mut wins = BTreeMap::new();
+        let mut others = BTreeMap::new();
+        for &collective in &family.collectives {
+            if let Some(counted) = counts.remove(&(place, collective)) {
+                let wins_here = best.get(&collective) == Some(&place);
+                let of = if wins_here { &mut wins } else { &mut others };
+                of.insert(collective, counted);
             }
         }
-        channels::finish(&mut own, &own_counts, self.model.ranks())
-            .ok_or_else(|| self.refused(wanted[0], "rates do not fit"))?;
-        self.note_paths(&own);
-        self.findings.sort_unstable();
-        self.findings.dedup();
-        let hosts = self.topology.hosts();
-        let plan = Plan {
-            topology: TopologyRef {
-                fingerprint: self.topology.fingerprint().into(),
-                source: hosts.first().map_or(topology::Source::LinkGraph, |host| host.source),
-                rates: self.topology.rates(),
-                generation: Generation(0),
-            },
-            ranks: self.model.ranks.clone(),
-            channels: own,
-            alternatives,
-            collectives,
-            assumptions: self.topology.assumptions().to_vec(),
-            findings: core::mem::take(&mut self.findings),
+        let mut channels = family.channels;
+        let used_by = |channels: &mut Vec<Channel>, counted: &BTreeMap<Collective, Counted>| {
+            channels.iter_mut().for_each(|c| c.collectives = counted.keys().copied().collect());
         };
-        match check::plan(self.topology, &plan) {
-            Ok(_) => Ok(plan),
-            Err(violations) => {
-                let reason = violations.first().map(ToString::to_string).unwrap_or_default();
-                Err(self.refused(wanted[0], &reason))
-            }
+        if let Some(&first) = others.keys().next() {
+            let mut set =
+                if wins.is_empty() { core::mem::take(&mut channels) } else { channels.clone() };
+            used_by(&mut set, &others);
+            channels::finish(&mut set, &others, model.ranks()).ok_or_else(|| unfit(first))?;
+            alternatives.push(ChannelSet {
+                algorithm: family.algorithm,
+                collectives: others.keys().copied().collect(),
+                channels: set,
+            });
+            report.alternatives.push(others);
+        }
+        if !wins.is_empty() {
+            used_by(&mut channels, &wins);
+            own.append(&mut channels);
+            report.collectives.append(&mut wins);
         }
     }
+    let first = collectives.keys().next().copied().unwrap_or(Collective::AllReduce);
+    channels::finish(&mut own, &report.collectives, model.ranks()).ok_or_else(|| unfit(first))?;
+    note_paths(topology, model, &own, &mut findings);
+    findings.sort_unstable();
+    findings.dedup();
+    let hosts = topology.hosts();
+    let plan = Plan {
+        topology: TopologyRef {
+            fingerprint: topology.fingerprint().into(),
+            source: hosts.first().map_or(topology::Source::LinkGraph, |host| host.source),
+            rates: topology.rates(),
+            generation: Generation(0),
+        },
+        ranks: model.ranks.clone(),
+        channels: own,
+        alternatives,
+        collectives,
+        assumptions: topology.assumptions().to_vec(),
+        findings,
+    };
+    // Every set of channels was counted before; what is left is what the plan says of itself.
+    let checked = if cfg!(debug_assertions) {
+        check::plan(topology, &plan)
+    } else {
+        check::claims(&plan, report)
+    };
+    match checked {
+        Ok(_) => Ok(plan),
+        Err(violations) => Err(refusal(first, &violations)),
+    }
+}
 
-    fn refused(&self, collective: Collective, reason: &str) -> PlanError {
-        PlanError::Refused { collective, reason: reason.into() }
+impl Assembly<'_> {
+    fn rate(&mut self, wanted: &[Collective]) -> Result<Rated, PlanError> {
+        let mut rated = Rated::default();
+        for &collective in wanted {
+            let (entry, contenders, best) = self.collective(collective)?;
+            for contender in contenders {
+                rated.counts.insert((contender.family, collective), contender.counted);
+            }
+            rated.best.extend(best.map(|best| (collective, best)));
+            rated.collectives.insert(collective, entry);
+        }
+        Ok(rated)
     }
 
     /// What one collective reaches: its entry, everything counted, and the family that is best.
@@ -432,7 +468,11 @@ impl Assembly<'_> {
             if !family.collectives.contains(&collective) {
                 continue;
             }
-            match check::count(self.topology, &self.model.ranks, &family.channels, collective) {
+            let counted = match &self.sets[place] {
+                Ok(set) => set.count(collective),
+                Err(violations) => Err(violations.clone()),
+            };
+            match counted {
                 Ok(counted) => {
                     let algbw = counted.algbw_gbps;
                     let candidate = Candidate {
@@ -441,7 +481,7 @@ impl Assembly<'_> {
                         channels: counted.channels,
                         height: counted.height,
                         optimal: bound.as_ref().is_some_and(|b| b.algbw_gbps == algbw),
-                        executors: executors(self.topology, family, collective),
+                        executors: executors(family, collective),
                         note: String::new(),
                     };
                     if counted.channels <= check::MOST_CHANNELS {
@@ -554,47 +594,47 @@ impl Assembly<'_> {
             amd_cpu: cpus.into_iter().any(|n| n.cpu.vendor.as_deref() == Some("AuthenticAMD")),
         }
     }
+}
 
-    /// Says which NICs serve inside a host, and which serve nothing although hosts exchange data.
-    fn note_paths(&mut self, own: &[Channel]) {
-        let ranks = &self.model.ranks;
-        let mut inside: BTreeSet<&str> = BTreeSet::new();
-        for edge in own.iter().flat_map(Channel::all_edges) {
-            if ranks[edge.from.index()].host == ranks[edge.to.index()].host {
-                let crossed = edge.paths.iter().flat_map(|path| &path.via);
-                inside.extend(crossed.filter(|name| self.model.is_nic(name)).map(String::as_str));
-            }
+/// Says which NICs serve inside a host, and which serve nothing although hosts exchange data.
+fn note_paths(topology: &Topology, model: &Model, own: &[Channel], findings: &mut Vec<Finding>) {
+    let ranks = &model.ranks;
+    let mut inside: BTreeSet<&str> = BTreeSet::new();
+    for edge in own.iter().flat_map(Channel::all_edges) {
+        if ranks[edge.from.index()].host == ranks[edge.to.index()].host {
+            let crossed = edge.paths.iter().flat_map(|path| &path.via);
+            inside.extend(crossed.filter(|name| model.is_nic(name)).map(String::as_str));
         }
-        if !inside.is_empty() {
-            let names: Vec<&str> = inside.into_iter().collect();
-            self.findings.push(info(
-                "nic-to-nic-inside-host",
-                &names.join(", "),
-                "GPUs of one host exchange data through their NICs and the network, beside or instead of a slower \
-                 PCIe or socket path"
+    }
+    if !inside.is_empty() {
+        let names: Vec<&str> = inside.into_iter().collect();
+        findings.push(info(
+            "nic-to-nic-inside-host",
+            &names.join(", "),
+            "GPUs of one host exchange data through their NICs and the network, beside or instead of a slower \
+             PCIe or socket path"
+                .into(),
+            "nothing, where the network has room; NVLink or a PCIe switch would be faster",
+        ));
+    }
+    let several = model.hosts.iter().any(|host| *host != model.hosts[0]);
+    let used: BTreeSet<&String> = own.iter().flat_map(|channel| &channel.nics).collect();
+    if several && own.iter().any(|channel| channel.pattern != Pattern::Pairs) {
+        let idle: Vec<&str> = topology
+            .nics()
+            .iter()
+            .map(|id| &topology.vertex(*id).name)
+            .filter(|name| !used.contains(name))
+            .map(String::as_str)
+            .collect();
+        if !idle.is_empty() {
+            findings.push(info(
+                "nic-unused",
+                &idle.join(", "),
+                "no channel crosses it: it is down, not for collectives, or other ways are as good"
                     .into(),
-                "nothing, where the network has room; NVLink or a PCIe switch would be faster",
+                "compare its rate and place with the NICs that are used",
             ));
-        }
-        let several = self.model.hosts.iter().any(|host| *host != self.model.hosts[0]);
-        let used: BTreeSet<&String> = own.iter().flat_map(|channel| &channel.nics).collect();
-        if several && own.iter().any(|channel| channel.pattern != Pattern::Pairs) {
-            let idle: Vec<&str> = self
-                .topology
-                .nics()
-                .iter()
-                .map(|id| &self.topology.vertex(*id).name)
-                .filter(|name| !used.contains(name))
-                .map(String::as_str)
-                .collect();
-            if !idle.is_empty() {
-                self.findings.push(info(
-                    "nic-unused",
-                    &idle.join(", "),
-                    "no channel crosses it: it is down, not for collectives, or other ways are as good".into(),
-                    "compare its rate and place with the NICs that are used",
-                ));
-            }
         }
     }
 }

@@ -42,10 +42,10 @@ pub use schedule::{
 pub use violation::{Claim, Place, Violation, ViolationKind};
 
 use loads::Loaded;
-use structure::HopLoad;
+use structure::{HopLoad, Parts, Walker};
 
 /// What a correct plan reaches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// By the plan's own channels.
     pub collectives: BTreeMap<Collective, Counted>,
@@ -66,12 +66,13 @@ pub fn plan(topology: &Topology, plan: &Plan) -> Result<CheckReport, Vec<Violati
     let Some(vertices) = structure::ranks(topology, &plan.ranks, &mut found) else {
         return Err(found);
     };
-    let own = Set::new(topology, &vertices, &plan.channels, Place::default(), &mut found);
+    let walker = Walker::new(topology);
+    let own = Set::new(&walker, &vertices, &plan.channels, Place::default(), &mut found);
     let alternatives: Vec<_> = (0..)
         .zip(&plan.alternatives)
         .map(|(number, set)| {
             let at = Place { alternative: Some(number), ..Place::default() };
-            Set::new(topology, &vertices, &set.channels, at, &mut found)
+            Set::new(&walker, &vertices, &set.channels, at, &mut found)
         })
         .collect();
     if !found.is_empty() {
@@ -106,49 +107,100 @@ pub fn count(
     channels: &[Channel],
     collective: Collective,
 ) -> Result<Counted, Vec<Violation>> {
-    let mut found = Vec::new();
-    let Some(vertices) = structure::ranks(topology, ranks, &mut found) else {
-        return Err(found);
-    };
-    let set = Set::new(topology, &vertices, channels, Place::default(), &mut found);
-    if !found.is_empty() {
-        return Err(found);
+    Counter::new(topology, ranks)?.set(channels)?.count(collective)
+}
+
+/// Counts many sets of channels over the same ranks.
+#[derive(Debug)]
+pub struct Counter<'a> {
+    walker: Walker<'a>,
+    vertices: Vec<VertexId>,
+}
+
+impl<'a> Counter<'a> {
+    /// For these ranks.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn new(topology: &'a Topology, ranks: &[PlanRank]) -> Result<Self, Vec<Violation>> {
+        let mut found = Vec::new();
+        let vertices = structure::ranks(topology, ranks, &mut found);
+        let vertices = vertices.filter(|_| found.is_empty()).ok_or(found)?;
+        Ok(Self { walker: Walker::new(topology), vertices })
     }
-    let counted = set.count(BTreeSet::from([collective]), &mut found).remove(&collective);
-    counted.filter(|_| found.is_empty()).ok_or(found)
+
+    /// Checks the structure of `channels`.
+    ///
+    /// # Errors
+    /// All violations found.
+    pub fn set<'b>(&'b self, channels: &'b [Channel]) -> Result<CountedSet<'b>, Vec<Violation>> {
+        let mut found = Vec::new();
+        let set = Set::new(&self.walker, &self.vertices, channels, Place::default(), &mut found);
+        if found.is_empty() { Ok(CountedSet(set)) } else { Err(found) }
+    }
+}
+
+/// Channels of sound structure.
+#[derive(Debug)]
+pub struct CountedSet<'a>(Set<'a>);
+
+impl CountedSet<'_> {
+    /// What those that carry `collective` reach, after checking their semantics.
+    ///
+    /// # Errors
+    /// All violations found.
+    pub fn count(&self, collective: Collective) -> Result<Counted, Vec<Violation>> {
+        let mut found = Vec::new();
+        let counted = self.0.count(BTreeSet::from([collective]), &mut found).remove(&collective);
+        counted.filter(|_| found.is_empty()).ok_or(found)
+    }
+}
+
+/// What [`plan`] does beyond counting: compares what a plan says of itself with what was counted, for a plan made of sets of
+/// channels that passed a [`Counter`].
+///
+/// # Errors
+/// All claims that are not so.
+pub fn claims(plan: &Plan, mut report: CheckReport) -> Result<CheckReport, Vec<Violation>> {
+    let mut found = Vec::new();
+    claims::check(plan, &mut report, &mut found);
+    if found.is_empty() { Ok(report) } else { Err(found) }
 }
 
 /// One list of channels with the loads of their hops.
+#[derive(Debug)]
 struct Set<'a> {
     topology: &'a Topology,
     ranks: usize,
     at: Place,
     channels: &'a [Channel],
     hops: Vec<Vec<HopLoad>>,
+    parts: Parts,
 }
 
 impl<'a> Set<'a> {
     /// Checks the structure of each channel.
     fn new(
-        topology: &'a Topology,
+        walker: &Walker<'a>,
         vertices: &[VertexId],
         channels: &'a [Channel],
         at: Place,
         found: &mut Vec<Violation>,
     ) -> Self {
         let mut hops = Vec::with_capacity(channels.len());
+        let mut parts = Parts::default();
         for (place, channel) in channels.iter().enumerate() {
             let at = Place { channel: Some(place), ..at };
             let before = found.len();
             structure::channel(channel, vertices.len(), at, found);
             // Hops between ranks that are not there have no ends to start from.
             hops.push(if found.len() == before {
-                structure::hops(topology, vertices, channel, at, found)
+                structure::hops(walker, vertices, channel, &mut parts, at, found)
             } else {
                 Vec::new()
             });
         }
-        Self { topology, ranks: vertices.len(), at, channels, hops }
+        Self { topology: walker.topology(), ranks: vertices.len(), at, channels, hops, parts }
     }
 
     /// Executes and counts each of `collectives`.
@@ -182,7 +234,7 @@ impl<'a> Set<'a> {
                 .filter(|(channel, _)| channel.collectives.contains(&collective))
                 .map(|(channel, hops)| (channel, &hops[..]))
                 .collect();
-            match loads::count(self.topology, &loaded, collective, self.ranks) {
+            match loads::count(self.topology, &loaded, &self.parts, collective, self.ranks) {
                 Some(counted) => {
                     counts.insert(collective, counted);
                 }

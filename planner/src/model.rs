@@ -57,6 +57,8 @@ pub struct Model {
     pub findings: Vec<Finding>,
     /// Vertices a node stands for, each with its part of the traffic.
     members: reduce::Members,
+    /// The ways of a hop over this node alone.
+    over: Vec<Vec<EdgePath>>,
     names: Vec<String>,
     nics: BTreeSet<String>,
 }
@@ -68,7 +70,7 @@ impl Model {
     /// Where a GPU does not exist, is named twice, is the only one, or cannot reach another.
     pub fn new(topology: &Topology, request: &PlanRequest) -> Result<Self, PlanError> {
         let gpus = requested_gpus(topology, request)?;
-        let names = topology.graph().node_weights().map(|v| v.name.clone()).collect();
+        let names: Vec<String> = topology.graph().node_weights().map(|v| v.name.clone()).collect();
         let mut hosts: Vec<HostId> = Vec::new();
         let mut host_of_rank = Vec::with_capacity(gpus.len());
         let mut ranks = Vec::with_capacity(gpus.len());
@@ -118,6 +120,7 @@ impl Model {
             hosts: host_of_rank,
             gpu_links,
             findings,
+            over: over(&reduced.members, &names),
             members: reduced.members,
             names,
             nics,
@@ -173,6 +176,19 @@ impl Model {
         &self,
         ways: impl IntoIterator<Item = (&'a [usize], Fraction)>,
     ) -> Vec<EdgePath> {
+        let ways: Vec<(&[usize], Fraction)> = ways.into_iter().collect();
+        if let [(nodes, share)] = ways[..]
+            && nodes.len() < 2
+        {
+            let Some(&node) = nodes.first() else {
+                return vec![EdgePath { via: Vec::new(), share }];
+            };
+            let mut paths = self.over[node].clone();
+            if share != Fraction::ONE {
+                paths.iter_mut().for_each(|path| path.share = path.share * share);
+            }
+            return paths;
+        }
         let mut joined: BTreeMap<Vec<String>, Fraction> = BTreeMap::new();
         for (nodes, share) in ways {
             let mut expanded = vec![(Vec::new(), share)];
@@ -222,6 +238,20 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// For each node the ways over it alone: one for every vertex it stands for, by name.
+fn over(members: &reduce::Members, names: &[String]) -> Vec<Vec<EdgePath>> {
+    let ways = |of: &Vec<(VertexId, Fraction)>| {
+        let way = |(vertex, part): &(VertexId, Fraction)| EdgePath {
+            via: vec![names[vertex.index()].clone()],
+            share: *part,
+        };
+        let mut ways: Vec<EdgePath> = of.iter().map(way).collect();
+        ways.sort_unstable_by(|a, b| a.via.cmp(&b.via));
+        ways
+    };
+    members.iter().map(ways).collect()
 }
 
 /// GPUs in rank order: by host, within a host in request order.

@@ -15,6 +15,9 @@ use crate::routes::{Adjacency, Routes};
 
 /// Pieces of the data of a pair; all its ways have multiples of one piece.
 const PIECES: u64 = 12;
+/// The same where there are more ranks than this, whose many pairs fill the links evenly with fewer.
+const COARSE_PIECES: u64 = 4;
+const MOST_FINE_RANKS: usize = 32;
 
 /// Two ranks with the ways from one to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +39,8 @@ pub fn route(graph: &FlowGraph, wanted: impl Fn(usize, usize) -> bool) -> Option
     let mut load = vec![0_u64; graph.edges.len()];
     let mut ways: BTreeMap<(usize, usize), BTreeMap<Vec<usize>, u64>> = BTreeMap::new();
     let mut routes = Routes::none(graph);
-    for _ in 0..PIECES {
+    let count = if graph.ranks > MOST_FINE_RANKS { COARSE_PIECES } else { PIECES };
+    for _ in 0..count {
         for from in 0..graph.ranks {
             let receivers: Vec<usize> =
                 (0..graph.ranks).filter(|to| *to != from && wanted(from, *to)).collect();
@@ -66,7 +70,7 @@ pub fn route(graph: &FlowGraph, wanted: impl Fn(usize, usize) -> bool) -> Option
         to,
         ways: ways
             .into_iter()
-            .map(|(via, pieces)| Way { via, share: Fraction::of(pieces, PIECES) })
+            .map(|(via, pieces)| Way { via, share: Fraction::of(pieces, count) })
             .collect(),
     });
     Some(pairs.collect())

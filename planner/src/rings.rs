@@ -70,7 +70,7 @@ pub struct Way {
 }
 
 /// Rings that fit together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RingPacking {
     /// Largest rate first.
     pub rings: Vec<Ring>,

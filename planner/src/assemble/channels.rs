@@ -1,12 +1,13 @@
 //! Rings, trees and pairs as channels of a plan, in the names of the topology.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use topology::plan::{ChannelEdge, Pattern};
 use topology::{Channel, Collective, Fraction};
 
+use crate::check::Counted;
 use crate::forest::{Forest, TreeEdge};
 use crate::model::{Model, rank_of};
 use crate::pairs::Pair;
@@ -174,15 +175,15 @@ pub(super) fn hops(model: &Model, channels: &[Channel]) -> (u64, u64) {
 /// The collectives of each channel, its place, and what it carries.
 pub(super) fn finish(
     channels: &mut [Channel],
-    counted: &[(Collective, Fraction)],
+    counted: &BTreeMap<Collective, Counted>,
     ranks: usize,
 ) -> Option<()> {
     for (place, channel) in channels.iter_mut().enumerate() {
         channel.index = u32::try_from(place).ok()?;
         let mut least: Option<Fraction> = None;
-        for (collective, algbw) in counted {
+        for (collective, Counted { algbw_gbps, .. }) in counted {
             if channel.collectives.contains(collective) {
-                let gbps = crate::check::channel_gbps(channel, *collective, *algbw, ranks)?;
+                let gbps = crate::check::channel_gbps(channel, *collective, *algbw_gbps, ranks)?;
                 least = Some(least.map_or(gbps, |known| known.min(gbps)));
             }
         }

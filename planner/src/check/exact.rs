@@ -2,9 +2,19 @@
 
 use topology::Fraction;
 
-/// Sum; `None` on overflow.
+/// Sum; `None` on overflow. Runs of equal fractions, as over the planes of a switch, are added at once.
 pub(super) fn sum(fractions: impl IntoIterator<Item = Fraction>) -> Option<Fraction> {
-    fractions.into_iter().try_fold(Fraction::ZERO, Fraction::checked_add)
+    let mut sum = Fraction::ZERO;
+    let mut run: (Fraction, i128) = (Fraction::ZERO, 0);
+    for fraction in fractions {
+        if run.0 == fraction {
+            run.1 += 1;
+        } else {
+            sum = sum.checked_add(run.0.checked_mul(Fraction::integer(run.1))?)?;
+            run = (fraction, 1);
+        }
+    }
+    sum.checked_add(run.0.checked_mul(Fraction::integer(run.1))?)
 }
 
 /// Product of all; `None` on overflow.

@@ -10,7 +10,7 @@ use topology::{Channel, Collective, Fraction, LinkId, Rank, Topology};
 
 use super::exact;
 use super::semantics::roots;
-use super::structure::HopLoad;
+use super::structure::{HopLoad, Parts};
 
 /// What the channels of one collective reach, counted link by link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,32 +46,30 @@ pub(super) type Loaded<'a> = (&'a Channel, &'a [HopLoad]);
 pub(super) fn count(
     topology: &Topology,
     channels: &[Loaded<'_>],
+    parts: &Parts,
     collective: Collective,
     ranks: usize,
 ) -> Option<Counted> {
-    let mut worst: Option<(Fraction, BTreeMap<LinkId, Fraction>)> = None;
-    for case in cases(channels, collective, ranks) {
-        let loads = loads(channels, collective, ranks, case)?;
-        let mut time = Fraction::ZERO;
-        for (link, load) in &loads {
-            time = time.max(link_time(topology, *link, *load)?);
-        }
+    let of = Operation { topology, channels, parts, collective, ranks };
+    let mut cases = cases(channels, collective, ranks);
+    if let Some(root) = slowest_root(&of, &cases)? {
+        cases = vec![root];
+    }
+    let mut worst: Option<(Fraction, Loads)> = None;
+    for case in cases {
+        let loads = loads(&of, case)?;
+        let time = busiest(topology, &loads)?;
         if worst.as_ref().is_none_or(|(slowest, _)| time > *slowest) {
             worst = Some((time, loads));
         }
     }
-    let (time, loads) = worst.unwrap_or((Fraction::ZERO, BTreeMap::new()));
-    let mut limiting = Vec::new();
-    for (link, load) in &loads {
-        if link_time(topology, *link, *load)? == time {
-            limiting.push(*link);
-        }
-    }
+    let (time, loads) = worst.unwrap_or_default();
+    let limiting = limiting(topology, &loads, time)?;
     let algbw_gbps =
         if time.is_zero() { Fraction::ZERO } else { Fraction::ONE.checked_div(time)? };
     Some(Counted {
         algbw_gbps,
-        loads: loads.into_iter().collect(),
+        loads,
         limiting,
         height: channels
             .iter()
@@ -80,6 +78,62 @@ pub(super) fn count(
             .unwrap_or_default(),
         channels: channel_count(channels.iter().map(|(channel, _)| *channel)),
     })
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+struct Operation<'a> {
+    topology: &'a Topology,
+    channels: &'a [Loaded<'a>],
+    parts: &'a Parts,
+    collective: Collective,
+    ranks: usize,
+}
+
+/// By link, without those that carry nothing.
+type Loads = Vec<(LinkId, Fraction)>;
+
+/// Seconds per GB that the busiest link takes.
+fn busiest(topology: &Topology, loads: &Loads) -> Option<Fraction> {
+    loads.iter().try_fold(Fraction::ZERO, |most, (link, load)| {
+        Some(most.max(link_time(topology, *link, *load)?))
+    })
+}
+
+/// The links that take this long.
+fn limiting(topology: &Topology, loads: &Loads, time: Fraction) -> Option<Vec<LinkId>> {
+    let mut limiting = Vec::new();
+    for (link, load) in loads {
+        if link_time(topology, *link, *load)? == time {
+            limiting.push(*link);
+        }
+    }
+    Some(limiting)
+}
+
+/// On rings alone a root spares the hop that would bring its own data back, and nothing else differs from root to root. So
+/// the first root that leaves one of the busiest links as it is, is a slowest one.
+fn slowest_root(of: &Operation<'_>, cases: &[Case]) -> Option<Option<Case>> {
+    let Operation { topology, channels, collective, ranks, .. } = *of;
+    let rings = channels.iter().all(|(channel, _)| channel.pattern == Pattern::Ring);
+    if !rings || cases.len() < 2 || !collective.has_root() {
+        return Some(None);
+    }
+    let all = loads(of, Case::Fixed)?;
+    let time = busiest(topology, &all)?;
+    let busy = limiting(topology, &all, time)?;
+    let untouched = |case: &&Case| {
+        let mut spared = BTreeSet::new();
+        for (channel, hops) in channels {
+            for (edge, hop) in channel.edges.iter().zip(*hops) {
+                if factor(channel, collective, (edge, false), ranks, **case).is_zero() {
+                    spared.extend(hop.iter().map(|(link, _)| *link));
+                }
+            }
+        }
+        busy.iter().any(|link| !spared.contains(link))
+    };
+    Some(cases.iter().find(untouched).copied())
 }
 
 /// Seconds per GB of the collective's data that `link` is busy.
@@ -107,39 +161,46 @@ fn cases(channels: &[Loaded<'_>], collective: Collective, ranks: usize) -> Vec<C
 }
 
 /// Sums per link, over one common denominator: with many trees that is much faster than adding fractions.
-fn loads(
-    channels: &[Loaded<'_>],
-    collective: Collective,
-    ranks: usize,
-    case: Case,
-) -> Option<BTreeMap<LinkId, Fraction>> {
-    let mut parts = Vec::new();
+fn loads(of: &Operation<'_>, case: Case) -> Option<Loads> {
+    let Operation { topology, channels, parts, collective, ranks } = *of;
+    // Few values differ: every link crossed names one of them.
+    let mut values: Vec<Fraction> = Vec::new();
+    let mut loaded: Vec<(LinkId, u32)> = Vec::new();
     let mut common: i128 = 1;
     for (channel, hops) in channels {
+        let mut last: Option<(Fraction, u32, u32)> = None;
         for (place, (edge, hop)) in channel.all_edges().zip(*hops).enumerate() {
             let up = place < channel.reduce_edges.len();
             let factor = factor(channel, collective, (edge, up), ranks, case);
             if factor.is_zero() {
                 continue;
             }
-            let data = channel.share.checked_mul(factor)?;
-            for (link, part) in hop {
-                let load = data.checked_mul(*part)?;
-                if common % load.denominator() != 0 {
-                    let missing = load.denominator() / common.gcd(&load.denominator());
-                    common = common.checked_mul(missing)?;
-                }
-                parts.push((*link, load));
+            for &(link, part) in hop {
+                let value = match last {
+                    Some((f, p, value)) if p == part && f == factor => value,
+                    _ => {
+                        let data = channel.share.checked_mul(factor)?;
+                        let load = data.checked_mul(parts.of(part))?;
+                        let missing = load.denominator() / common.gcd(&load.denominator());
+                        common = common.checked_mul(missing)?;
+                        values.push(load);
+                        u32::try_from(values.len() - 1).ok()?
+                    }
+                };
+                last = Some((factor, part, value));
+                loaded.push((link, value));
             }
         }
     }
-    let mut sums = BTreeMap::<LinkId, i128>::new();
-    for (link, load) in parts {
-        let scaled = load.numerator().checked_mul(common / load.denominator())?;
-        let sum = sums.entry(link).or_default();
-        *sum = sum.checked_add(scaled)?;
+    let scaled = |load: &Fraction| load.numerator().checked_mul(common / load.denominator());
+    let values: Vec<i128> = values.iter().map(scaled).collect::<Option<_>>()?;
+    let mut sums = vec![0_i128; topology.graph().edge_count()];
+    for (link, value) in loaded {
+        let sum = &mut sums[link.index()];
+        *sum = sum.checked_add(values[value as usize])?;
     }
-    sums.into_iter().map(|(link, sum)| Some((link, Fraction::new(sum, common)?))).collect()
+    let used = sums.into_iter().enumerate().filter(|(_, sum)| *sum != 0);
+    used.map(|(link, sum)| Some((LinkId::new(link), Fraction::new(sum, common)?))).collect()
 }
 
 /// How much of the channel's share crosses one of its hops; `up` is whether the hop is on the way up.

@@ -1,11 +1,11 @@
 //! Form: ranks are GPUs of the topology, channels have the shape of their pattern, hops follow links that exist.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use topology::plan::{ChannelEdge, EdgePath, Pattern, PlanRank};
+use topology::plan::{ChannelEdge, Pattern, PlanRank};
 use topology::{
     Channel, Collective, Fraction, LinkId, Rank, Topology, VertexId, VertexKind, plan::TopologyRef,
 };
@@ -13,8 +13,31 @@ use topology::{
 use super::exact;
 use super::violation::{Place, Violation, ViolationKind};
 
-/// What a hop puts on a link, as part of the hop's data. A link may occur several times.
-pub(super) type HopLoad = Vec<(LinkId, Fraction)>;
+/// What a hop puts on a link: which of the [`Parts`] of its data. A link may occur several times.
+pub(super) type HopLoad = Vec<(LinkId, u32)>;
+
+/// The few parts that many hops put on their many links.
+#[derive(Debug, Default)]
+pub(super) struct Parts(Vec<Fraction>);
+
+impl Parts {
+    pub(super) fn of(&self, part: u32) -> Fraction {
+        self.0[part as usize]
+    }
+
+    /// Its number; what was added lately is not added again.
+    fn number(&mut self, part: Fraction) -> u32 {
+        let recent = self.0.iter().rev().take(4).position(|known| *known == part);
+        let place = recent.map_or(self.0.len(), |back| self.0.len() - 1 - back);
+        if recent.is_none() {
+            self.0.push(part);
+        }
+        u32::try_from(place).expect("fewer parts than a plan has hops")
+    }
+}
+
+/// A vertex that links lead to, and those links with their parts of what crosses.
+type Bundle = (VertexId, Vec<(LinkId, Fraction)>);
 
 /// Which way a tree's hops run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,20 +299,65 @@ fn tree(
     }
 }
 
+/// Links by their ends, and names by their vertices, for the many hops of a plan.
+#[derive(Debug)]
+pub(super) struct Walker<'a> {
+    topology: &'a Topology,
+    /// By tail: heads in order, each with the links there and their parts of what crosses.
+    heads: Vec<Vec<Bundle>>,
+}
+
+impl<'a> Walker<'a> {
+    pub(super) fn new(topology: &'a Topology) -> Self {
+        let graph = topology.graph();
+        let of_tail = |tail: VertexId| {
+            let links = topology.links_from(tail);
+            links
+                .chunk_by(|a, b| a.1 == b.1)
+                .map(|same| (same[0].1, bundle(topology, same)))
+                .collect()
+        };
+        Self { topology, heads: graph.node_indices().map(of_tail).collect() }
+    }
+
+    pub(super) fn topology(&self) -> &'a Topology {
+        self.topology
+    }
+
+    fn between(&self, from: VertexId, to: VertexId) -> Option<&[(LinkId, Fraction)]> {
+        let heads = &self.heads[from.index()];
+        let place = heads.binary_search_by_key(&to, |(head, _)| *head).ok()?;
+        Some(&heads[place].1)
+    }
+}
+
+/// A path names vertices, so parallel links share it as a bundle does: in proportion to their rates. Dead links carry nothing.
+fn bundle(topology: &Topology, links: &[(LinkId, VertexId)]) -> Vec<(LinkId, Fraction)> {
+    let rate = |link: LinkId| topology.link(link).bandwidth.kbps();
+    let total: u64 = links.iter().map(|(link, _)| rate(*link)).sum();
+    let alive = links.iter().map(|(link, _)| *link).filter(|link| rate(*link) > 0);
+    alive.map(|link| (link, Fraction::of(rate(link), total))).collect()
+}
+
 /// The loads of each hop of a channel, the way up first, as [`Channel::all_edges`] lists them.
 pub(super) fn hops(
-    topology: &Topology,
+    walker: &Walker<'_>,
     vertices: &[VertexId],
     channel: &Channel,
+    parts: &mut Parts,
     at: Place,
     found: &mut Vec<Violation>,
 ) -> Vec<HopLoad> {
+    let topology = walker.topology;
     let mut loads = Vec::new();
-    let mut nics = BTreeSet::new();
+    let mut nics: BTreeSet<&str> = BTreeSet::new();
+    let mut crossed = Vec::new();
+    // Hops after one another often cross the same vertices in the same order.
+    let mut known: Vec<(&str, VertexId)> = Vec::new();
     for edge in channel.all_edges() {
         let at = at.edge(edge.from, edge.to);
         let ends = (vertices[edge.from.index()], vertices[edge.to.index()]);
-        let mut load = HopLoad::new();
+        let mut load = HopLoad::with_capacity(2 * edge.paths.len());
         if edge.paths.is_empty() {
             found.push(at.violation(ViolationKind::NoPath));
         }
@@ -301,74 +369,91 @@ pub(super) fn hops(
             Some(sum) => found.push(at.violation(ViolationKind::PathShares { sum })),
             None => found.push(at.violation(ViolationKind::Overflow)),
         }
+        let mut place = 0;
         for path in &edge.paths {
+            crossed.clear();
+            let mut unknown = None;
+            for via in &path.via {
+                match known.get(place) {
+                    Some((name, id)) if name == via => crossed.push(*id),
+                    _ => match topology.find(via) {
+                        Some(id) => {
+                            known.truncate(place);
+                            known.push((via, id));
+                            crossed.push(id);
+                        }
+                        None => unknown = unknown.or(Some(via)),
+                    },
+                }
+                place += 1;
+            }
+            if let Some(name) = unknown {
+                found.push(at.violation(ViolationKind::UnknownVertex { name: name.clone() }));
+                continue;
+            }
             // Ranks that take part may forward for a pair; a tree or ring has a hop for each rank it passes.
             let relays = if channel.pattern == Pattern::Pairs { vertices } else { &[] };
-            match walk(topology, ends, path, relays) {
-                Ok(way) => {
-                    for id in way.crossed {
+            let before = load.len();
+            match walk(walker, ends, (&crossed, path.share), relays, parts, &mut load) {
+                Ok(()) => {
+                    for &id in &crossed {
                         if matches!(topology.vertex(id).kind, VertexKind::Nic { .. }) {
-                            nics.insert(topology.vertex(id).name.clone());
+                            nics.insert(&topology.vertex(id).name);
                         }
                     }
-                    load.extend(way.load);
                 }
-                Err(kind) => found.push(at.violation(kind)),
+                Err(kind) => {
+                    load.truncate(before);
+                    found.push(at.violation(kind));
+                }
             }
         }
         loads.push(load);
     }
-    let listed: BTreeSet<String> = channel.nics.iter().cloned().collect();
-    for name in listed.symmetric_difference(&nics) {
-        let kind = ViolationKind::Nics { name: name.clone(), listed: listed.contains(name) };
+    let listed: BTreeSet<&str> = channel.nics.iter().map(String::as_str).collect();
+    for &name in listed.symmetric_difference(&nics) {
+        let kind = ViolationKind::Nics { name: name.into(), listed: listed.contains(name) };
         found.push(at.violation(kind));
     }
     loads
 }
 
-struct Way {
-    crossed: Vec<VertexId>,
-    load: HopLoad,
-}
-
-/// Follows one path link by link.
+/// Follows one path link by link over the vertices crossed: what it adds to `load`.
 fn walk(
-    topology: &Topology,
+    walker: &Walker<'_>,
     (from, to): (VertexId, VertexId),
-    path: &EdgePath,
+    (crossed, share): (&[VertexId], Fraction),
     relays: &[VertexId],
-) -> Result<Way, ViolationKind> {
+    parts: &mut Parts,
+    load: &mut HopLoad,
+) -> Result<(), ViolationKind> {
+    let topology = walker.topology;
     let name = |id| topology.vertex(id).name.clone();
-    let mut way = Way { crossed: Vec::new(), load: Vec::new() };
-    for crossed in &path.via {
-        let id = topology
-            .find(crossed)
-            .ok_or_else(|| ViolationKind::UnknownVertex { name: crossed.to_string() })?;
-        if id == from || id == to || way.crossed.contains(&id) {
+    for (place, &id) in crossed.iter().enumerate() {
+        if id == from || id == to || crossed[..place].contains(&id) {
             return Err(ViolationKind::Loop { name: name(id) });
         }
         if matches!(topology.vertex(id).kind, VertexKind::Gpu { .. }) && !relays.contains(&id) {
             return Err(ViolationKind::CrossesGpu { name: name(id) });
         }
-        way.crossed.push(id);
     }
     let mut here = from;
-    for next in way.crossed.iter().copied().chain([to]) {
-        let links = topology.links_between(here, next);
-        if links.is_empty() {
+    for next in crossed.iter().copied().chain([to]) {
+        let Some(links) = walker.between(here, next) else {
             return Err(ViolationKind::NoLink { from: name(here), to: name(next) });
-        }
-        // A path names vertices, so parallel links share it as a bundle does: in proportion to their rates.
-        let rate = |link: &LinkId| i128::from(topology.link(*link).bandwidth.kbps());
-        let total: i128 = links.iter().map(rate).sum();
-        for link in links.iter().filter(|link| rate(link) > 0) {
-            let part = Fraction::new(rate(link), total).and_then(|p| p.checked_mul(path.share));
-            way.load.push((*link, part.ok_or(ViolationKind::Overflow)?));
-        }
-        if total == 0 {
+        };
+        if links.is_empty() {
             return Err(ViolationKind::DeadLink { from: name(here), to: name(next) });
+        }
+        for &(link, part) in links {
+            let part = if part == Fraction::ONE {
+                share
+            } else {
+                part.checked_mul(share).ok_or(ViolationKind::Overflow)?
+            };
+            load.push((link, parts.number(part)));
         }
         here = next;
     }
-    Ok(way)
+    Ok(())
 }
