@@ -8,6 +8,7 @@ use std::time::Duration;
 use topology::RateModel;
 use tracing_subscriber::EnvFilter;
 
+use crate::events::EventSource;
 use crate::machine::MachineSource;
 use crate::probe::{NvmlChoice, ProbeConfig};
 
@@ -17,6 +18,10 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 
 /// How long requests in flight may take after SIGTERM. systemd kills after 90 s by default.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often the machine is read again where nothing asks for it: ports that go down send no event, and a reading costs
+/// milliseconds.
+const POLL: Duration = Duration::from_secs(60);
 
 /// Command line of topod. Every option can come from the environment, for unit files and containers.
 #[derive(Clone, Debug, clap::Parser)]
@@ -41,6 +46,12 @@ pub struct Args {
     /// Link rates to plan with: effective, nominal or measured.
     #[arg(long, env = "TOPOD_RATES", value_name = "MODEL", default_value = "effective")]
     pub rates: RateModel,
+    /// Read the machine again every so many seconds, for changes that send no event; 0 is never.
+    #[arg(long, env = "TOPOD_POLL", value_name = "SECONDS", default_value_t = POLL.as_secs())]
+    pub poll: u64,
+    /// Device events that cause a reading: kernel, none, or a path where a Unix datagram socket is made for them.
+    #[arg(long, env = "TOPOD_EVENTS", value_name = "SOURCE", default_value = "kernel")]
+    pub events: String,
     /// What to log to stderr: a level, or levels by module as in `info,daemon=debug`.
     #[arg(long, env = "TOPOD_LOG", value_name = "FILTER", default_value = "info")]
     pub log: String,
@@ -55,6 +66,10 @@ pub struct Config {
     pub source: MachineSource,
     /// Whose rates.
     pub rates: RateModel,
+    /// Device events.
+    pub events: EventSource,
+    /// How often to read the machine again; `None` is never.
+    pub poll: Option<Duration>,
     /// Longest silence of a watch.
     pub heartbeat: Duration,
     /// Longest time to finish requests in flight.
@@ -110,6 +125,12 @@ pub enum ConfigError {
         /// Room there is.
         most: usize,
     },
+    /// No source of events.
+    #[error("--events '{given}' is neither kernel nor none nor an absolute path")]
+    Events {
+        /// As given.
+        given: String,
+    },
     /// The log filter is not one.
     #[error("--log '{filter}' is not a filter")]
     Log {
@@ -132,6 +153,8 @@ impl Args {
             socket: self.socket.clone(),
             source: self.machine_source()?,
             rates: self.rates,
+            events: self.event_source()?,
+            poll: (self.poll > 0).then(|| Duration::from_secs(self.poll)),
             heartbeat: HEARTBEAT,
             drain_limit: DRAIN_LIMIT,
         })
@@ -144,6 +167,15 @@ impl Args {
     pub fn log_filter(&self) -> Result<EnvFilter, ConfigError> {
         EnvFilter::try_new(&self.log)
             .map_err(|source| ConfigError::Log { filter: self.log.clone(), source })
+    }
+
+    fn event_source(&self) -> Result<EventSource, ConfigError> {
+        match &self.events[..] {
+            "kernel" => Ok(EventSource::Kernel),
+            "none" => Ok(EventSource::None),
+            path if path.starts_with('/') => Ok(EventSource::Socket(path.into())),
+            other => Err(ConfigError::Events { given: other.into() }),
+        }
     }
 
     fn machine_source(&self) -> Result<MachineSource, ConfigError> {
@@ -241,6 +273,7 @@ mod tests {
         check(&["--socket", "/nowhere/topod.sock"], Err("its folder does not exist"));
         check(&["--socket", file], Err("something else at this path"));
         check(&["--socket", &long], Err("longer than"));
+        check(&["--socket", socket, "--events", "udev"], Err("--events 'udev'"));
         check(&["--socket", socket, "--log", "daemon=loud"], Err("--log 'daemon=loud'"));
     }
 

@@ -17,6 +17,7 @@
 //! The [`probe`] library is also for programs that look at a host without a daemon.
 
 pub mod config;
+pub mod events;
 pub mod machine;
 pub mod notify;
 pub mod probe;
@@ -34,6 +35,7 @@ mod state;
 mod status;
 
 pub use config::{Args, Config, ConfigError};
+pub use events::EventSource;
 pub use main_loop::{RunError, run};
 pub use notify::Notifier;
 pub use signals::Signal;

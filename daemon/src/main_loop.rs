@@ -1,7 +1,7 @@
 //! The daemon's life.
 //!
 //! ```text
-//!   bind ─▶ reading ──Machine(Ok)──▶ serving ──Signal(Reload)──▶ reading again, serving what there is
+//!   bind ─▶ reading ──Machine(Ok)──▶ serving ──Signal(Reload), Due──▶ reading again, serving what there is
 //!             │                         │
 //!             │ Machine(Err)            │ Signal(Terminate)
 //!             ▼                         ▼
@@ -15,10 +15,11 @@ use tokio::sync::mpsc;
 use tokio::task::{self, JoinError, JoinHandle};
 use tokio::time::timeout;
 use topology::Topology;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::chain;
 use crate::config::Config;
+use crate::events::{Due, Watch};
 use crate::machine::{self, MachineError};
 use crate::notify::Notifier;
 use crate::server::{self, Running};
@@ -32,6 +33,8 @@ enum Event {
     Machine(Result<Topology, MachineError>),
     /// Somebody asks for something.
     Signal(Signal),
+    /// Devices changed, or it is time to look.
+    Due(Due),
     /// The server ended by itself.
     Server(Result<Result<(), tonic::transport::Error>, JoinError>),
 }
@@ -73,7 +76,17 @@ pub async fn run(
         .map_err(|error| RunError::Services(error.into()))?;
     info!(socket = %config.socket.display(), "listening");
 
-    let mut daemon = Daemon { config, state, server, notifier, reading: None, read_again: false };
+    let watch = Watch::new(&config.events, config.poll);
+    let mut daemon = Daemon {
+        config,
+        state,
+        server,
+        notifier,
+        watch,
+        reading: None,
+        cause: Cause::Asked,
+        read_again: false,
+    };
     let outcome = daemon.serve(&mut signals).await;
     daemon.drain(&mut signals).await;
     socket_file.remove();
@@ -81,26 +94,42 @@ pub async fn run(
     outcome
 }
 
+/// What causes a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The start of the daemon, or a signal.
+    Asked,
+    /// An event or the clock.
+    Noticed,
+}
+
 struct Daemon {
     config: Config,
     state: Arc<State>,
     server: Running,
     notifier: Notifier,
+    watch: Watch,
     /// The reading under way.
     reading: Option<JoinHandle<Result<Topology, MachineError>>>,
+    /// What caused it.
+    cause: Cause,
     /// A reload came while reading: what is being read may be of before it.
     read_again: bool,
 }
 
 impl Daemon {
     async fn serve(&mut self, signals: &mut mpsc::Receiver<Signal>) -> Result<(), RunError> {
-        self.start_reading();
+        self.start_reading(Cause::Asked);
         loop {
             match self.next_event(signals).await {
                 Event::Machine(Ok(topology)) => self.handle_topology(topology).await,
                 Event::Machine(Err(error)) => self.handle_machine_error(error)?,
                 Event::Signal(Signal::Reload) if self.reading.is_some() => self.read_again = true,
-                Event::Signal(Signal::Reload) => self.start_reading(),
+                Event::Signal(Signal::Reload) => self.start_reading(Cause::Asked),
+                Event::Due(due) => {
+                    debug!(?due, "reading the machine again");
+                    self.start_reading(Cause::Noticed);
+                }
                 Event::Signal(Signal::Terminate) => return Ok(()),
                 Event::Server(Ok(Ok(()))) => {
                     return Err(RunError::Server("no more connections".into()));
@@ -112,7 +141,9 @@ impl Daemon {
     }
 
     async fn next_event(&mut self, signals: &mut mpsc::Receiver<Signal>) -> Event {
-        let Self { reading, server, .. } = self;
+        let Self { reading, server, watch, .. } = self;
+        // One reading at a time: what is told during one is due after it.
+        let idle = reading.is_none();
         tokio::select! {
             // A channel whose sender is gone asks for the end: nobody else could.
             signal = signals.recv() => Event::Signal(signal.unwrap_or(Signal::Terminate)),
@@ -121,11 +152,14 @@ impl Daemon {
                 Event::Machine(read)
             }
             ended = &mut server.task => Event::Server(ended),
+            due = watch.due(), if idle => Event::Due(due),
         }
     }
 
-    fn start_reading(&mut self) {
+    fn start_reading(&mut self, cause: Cause) {
         self.read_again = false;
+        self.cause = cause;
+        self.watch.reading();
         let (source, rates) = (self.config.source.clone(), self.config.rates);
         self.reading = Some(task::spawn_blocking(move || machine::read(&source, rates)));
     }
@@ -138,6 +172,11 @@ impl Daemon {
                 let status =
                     format!("{gpus} GPUs, {nics} NICs, {faults} faults, generation {generation}");
                 info!(%generation, gpus, nics, faults, "published");
+                if self.cause == Cause::Noticed && self.watch.changed() {
+                    warn!(
+                        "devices change again and again; readings are held apart until they rest"
+                    );
+                }
                 self.server.set_serving().await;
                 if generation.0 == 1 {
                     self.notifier.ready(&status);
@@ -145,7 +184,11 @@ impl Daemon {
                     self.notifier.status(&status);
                 }
             }
-            Publication::Unchanged(generation) => info!(%generation, "the machine is unchanged"),
+            Publication::Unchanged(generation) if self.cause == Cause::Asked => {
+                info!(%generation, "the machine is unchanged");
+            }
+            // The clock finds no difference all day long.
+            Publication::Unchanged(generation) => debug!(%generation, "the machine is unchanged"),
         }
         self.read_again_if_asked();
     }
@@ -164,7 +207,7 @@ impl Daemon {
 
     fn read_again_if_asked(&mut self) {
         if self.read_again {
-            self.start_reading();
+            self.start_reading(Cause::Asked);
         }
     }
 

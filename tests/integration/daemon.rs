@@ -1,6 +1,7 @@
 //! The daemon as its clients meet it: over a Unix socket, on a recorded machine.
 
 mod binary;
+mod events;
 mod harness;
 mod lifecycle;
 mod plans;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use daemon::machine::MachineSource;
-use daemon::{Config, Notifier, RunError, Signal};
+use daemon::{Config, EventSource, Notifier, RunError, Signal};
 use proto::v1::plan_service_client::PlanServiceClient;
 use proto::v1::status_service_client::StatusServiceClient;
 use proto::v1::topology_service_client::TopologyServiceClient;
@@ -125,6 +125,8 @@ impl Place {
             socket: self.socket(),
             source: MachineSource::Recorded(self.machine()),
             rates: RateModel::Effective,
+            events: EventSource::Socket(self.path("uevents")),
+            poll: None,
             heartbeat: PATIENCE,
             drain_limit: PATIENCE,
         }

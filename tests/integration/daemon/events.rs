@@ -1,0 +1,57 @@
+//! Device events: what makes the daemon look at its machine again.
+
+use tokio::net::UnixDatagram;
+
+use super::harness::{Daemon, Place, machine, record};
+
+const NIC_GONE: &[u8] =
+    b"remove@/devices/pci0000:00/0000:80:00.0/net/eth0\0SUBSYSTEM=net\0SEQNUM=9\0";
+const CONTAINER: &[u8] = b"add@/devices/virtual/net/veth1\0SUBSYSTEM=net\0";
+
+async fn send(place: &Place, message: &[u8]) {
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.send_to(message, place.path("uevents")).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_event_leads_to_another_generation() {
+    let daemon = Daemon::start().await;
+    record(&daemon.place.machine(), &machine(3, 20));
+    send(&daemon.place, CONTAINER).await;
+    send(&daemon.place, b"nonsense").await;
+    send(&daemon.place, NIC_GONE).await;
+    daemon.place.notification("STATUS=3 GPUs, 1 NICs, 0 faults, generation 2").await;
+
+    // Events without a difference make none: the next is of the next difference.
+    send(&daemon.place, NIC_GONE).await;
+    record(&daemon.place.machine(), &machine(2, 20));
+    send(&daemon.place, NIC_GONE).await;
+    daemon.place.notification("STATUS=2 GPUs, 1 NICs, 0 faults, generation 3").await;
+    let (ended, _) = daemon.stop().await;
+    ended.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_after_an_event_stays_published() {
+    let daemon = Daemon::start().await;
+    std::fs::write(daemon.place.machine(), "no machine").unwrap();
+    send(&daemon.place, NIC_GONE).await;
+    let mut status = daemon.status().await;
+    while status.last_error.is_none() {
+        tokio::task::yield_now().await;
+        status = daemon.status().await;
+    }
+    assert_eq!(status.published.unwrap().generation, 1);
+}
+
+#[tokio::test]
+async fn without_events_there_is_the_clock() {
+    let place = Place::new();
+    record(&place.machine(), &machine(4, 20));
+    let mut config = place.config();
+    config.events = daemon::EventSource::None;
+    config.poll = Some(std::time::Duration::from_millis(20));
+    let daemon = Daemon::start_with(place, config).await;
+    record(&daemon.place.machine(), &machine(3, 20));
+    daemon.place.notification("STATUS=3 GPUs, 1 NICs, 0 faults, generation 2").await;
+}
