@@ -1,7 +1,7 @@
 //! How long a plan takes, by collective: `planning_time [--hosts N] [--gpus 0,1,2] [--seconds S] [--together] FILE...`
 //!
 //! Every FILE is a machine in any format of `topology::formats`; the least time of as many repetitions as fit the seconds.
-//! `--together` leaves out the collectives one by one.
+//! `--together` leaves out the collectives one by one. The last line says the most memory the process ever had resident.
 
 #![expect(clippy::print_stdout, reason = "the table is what one runs this for")]
 
@@ -63,5 +63,10 @@ fn main() {
             .file_stem()
             .map_or_else(String::new, |s| s.to_string_lossy().into_owned());
         println!("| {name} x{hosts} | {ranks} | {all} | {} |", each.join(" | "));
+    }
+    // The kernel's own high-water mark; nothing else here keeps much.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    for line in status.lines().filter(|line| line.starts_with("VmHWM")) {
+        println!("{line}");
     }
 }

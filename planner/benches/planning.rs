@@ -1,0 +1,164 @@
+//! Planning time on one core by machine: whole plans for all eight collectives, and the stages they are made of.
+//!
+//! `cargo bench -p planner` measures everything, `cargo bench -p planner -- plan/` whole plans alone. Machines are made here, but for
+//! the recorded ones, which are copies of a board of this project's fixtures.
+
+use std::hint::black_box;
+use std::path::Path;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use planner::flow_graph::{FlowEdge, FlowGraph};
+use planner::forest::{self, ForestOptions};
+use planner::{bound, bounded_search, concurrent_flow, rings, weighted};
+use topology::snapshot::LinkGraph;
+use topology::{Bandwidth, PlanRequest, RateModel, Snapshot, Source, Topology};
+
+/// Duplex links in GB/s; nodes beyond the ranks are switches.
+struct Machine {
+    name: String,
+    ranks: usize,
+    nodes: usize,
+    links: Vec<(usize, usize, u64)>,
+}
+
+impl Machine {
+    fn new(name: &str, ranks: usize, nodes: usize, links: Vec<(usize, usize, u64)>) -> Self {
+        Self { name: name.into(), ranks, nodes, links }
+    }
+
+    fn both_ways(&self) -> impl Iterator<Item = (usize, usize, u64)> {
+        self.links.iter().flat_map(|&(a, b, gbps)| [(a, b, gbps), (b, a, gbps)])
+    }
+
+    fn flow_graph(&self) -> FlowGraph {
+        let edge = |(from, to, gbps)| FlowEdge { from, to, capacity: gbps * 1_000_000 };
+        FlowGraph::new(self.ranks, self.nodes, self.both_ways().map(edge))
+    }
+
+    fn topology(&self) -> Topology {
+        let name = |node: usize| match node.checked_sub(self.ranks) {
+            None => node.to_string(),
+            Some(switch) => format!("s{switch}"),
+        };
+        let link = |(from, to, gbps)| (name(from), name(to), Bandwidth::from_mbps(gbps * 1000));
+        let mut snapshot = Snapshot::new(Source::LinkGraph);
+        snapshot.link_graph = Some(LinkGraph {
+            name: self.name.clone(),
+            gpus: (0..self.ranks).map(name).collect(),
+            switches: (self.ranks..self.nodes).map(name).collect(),
+            links: self.both_ways().map(link).collect(),
+        });
+        topology::lower(&[snapshot], RateModel::Effective).expect("links between known nodes")
+    }
+}
+
+/// NVLink bricks of a DGX-1V.
+const DGX1V: [(usize, usize, u64); 16] = [
+    (0, 1, 25),
+    (0, 2, 25),
+    (0, 3, 50),
+    (0, 4, 50),
+    (1, 2, 50),
+    (1, 3, 25),
+    (1, 5, 50),
+    (2, 3, 50),
+    (2, 6, 25),
+    (3, 7, 25),
+    (4, 5, 25),
+    (4, 6, 25),
+    (4, 7, 50),
+    (5, 6, 50),
+    (5, 7, 25),
+    (6, 7, 50),
+];
+
+/// GPUs on so many equal switch planes.
+fn planes(name: &str, ranks: usize, planes: usize, gbps: u64) -> Machine {
+    let links = (0..ranks).flat_map(|v| (0..planes).map(move |plane| (v, ranks + plane, gbps)));
+    Machine::new(name, ranks, ranks + planes, links.collect())
+}
+
+/// A square torus of direct links.
+fn torus(side: usize) -> Machine {
+    let neighbours = |v: usize| {
+        let (row, column) = (v / side, v % side);
+        [row * side + (column + 1) % side, (row + 1) % side * side + column]
+    };
+    let links = (0..side * side).flat_map(|v| neighbours(v).map(|to| (v, to, 50)));
+    Machine::new(&format!("torus-{}", side * side), side * side, side * side, links.collect())
+}
+
+/// Boxes of eight GPUs on a switch each, a NIC per GPU, rails: one host to the planner.
+fn rails(boxes: usize) -> Machine {
+    let ranks = 8 * boxes;
+    let links = (0..ranks)
+        .flat_map(|v| [(v, ranks + v / 8, 300), (v, ranks + boxes + v % 8, 25)])
+        .collect();
+    Machine::new(&format!("rails-{boxes}x8"), ranks, ranks + boxes + 8, links)
+}
+
+fn machines() -> Vec<Machine> {
+    let seven = DGX1V.into_iter().filter(|link| link.1 < 7).collect();
+    vec![
+        Machine::new("dgx1v-8", 8, 8, DGX1V.into()),
+        Machine::new("dgx1v-7", 7, 7, seven),
+        planes("nvswitch-8", 8, 1, 450),
+        planes("nvswitch-16", 16, 1, 450),
+        planes("nvswitch-32", 32, 1, 450),
+        planes("nvswitch-64", 64, 1, 450),
+        planes("nvl72", 72, 18, 50),
+        torus(3),
+        torus(4),
+        torus(5),
+        rails(2),
+        rails(4),
+    ]
+}
+
+/// Copies of the recorded board.
+fn hosts(count: usize) -> Topology {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/dgx1v/snapshot.json");
+    let bytes = std::fs::read(&file).expect("the fixture is part of the project");
+    let board = topology::formats::read(&bytes).expect("the fixture is a machine");
+    let boards: Vec<_> = (0..count).flat_map(|_| board.clone()).collect();
+    topology::lower(&boards, RateModel::Effective).expect("the fixture has a topology")
+}
+
+fn whole_plans(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("plan");
+    group.sample_size(10);
+    let mut cases: Vec<(String, Topology)> =
+        machines().iter().map(|machine| (machine.name.clone(), machine.topology())).collect();
+    cases.extend([1, 2, 4].map(|count| (format!("recorded-dgx1v-x{count}"), hosts(count))));
+    for (name, topology) in cases {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| planner::plan(black_box(&topology), &PlanRequest::default()));
+        });
+    }
+}
+
+fn stages(criterion: &mut Criterion) {
+    /// Tries for each speed, as NCCL's search has them.
+    const TRIES: u64 = 1 << 14;
+    let options = ForestOptions::default();
+    for machine in machines() {
+        let graph = machine.flow_graph();
+        let mut group = criterion.benchmark_group(format!("stage/{}", machine.name));
+        group.sample_size(10);
+        let mut measure = |what: &str, work: &dyn Fn()| {
+            group.bench_function(what, |bencher| bencher.iter(work));
+        };
+        let ring_options = rings::RingOptions::new(vec![0; graph.ranks]);
+        measure("bound-all-gather", &|| drop(black_box(bound::all_gather(&graph))));
+        measure("bound-all-reduce", &|| drop(black_box(bound::all_reduce(&graph))));
+        measure("bound-all-to-all", &|| drop(black_box(concurrent_flow::all_to_all(&graph))));
+        measure("rings", &|| drop(black_box(rings::pack(&graph, &ring_options))));
+        measure("all-gather", &|| drop(black_box(forest::all_gather(&graph, &options))));
+        measure("all-reduce", &|| drop(black_box(weighted::all_reduce(&graph, &options))));
+        measure("broadcast", &|| drop(black_box(forest::broadcast(&graph, 0, &options))));
+        measure("bounded-search", &|| drop(black_box(bounded_search::search(&graph, TRIES))));
+    }
+}
+
+criterion_group!(benches, whole_plans, stages);
+criterion_main!(benches);
