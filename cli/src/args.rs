@@ -114,6 +114,10 @@ pub(crate) struct CheckArgs {
     /// From which severity on the exit code is not 0. Unknown never passes.
     #[arg(long, value_enum, default_value = "degraded")]
     pub(crate) fail_on: FailOn,
+    /// What the host is to be like: a snapshot of it, or of one of its kind, from its good days. Every difference that
+    /// matters is a finding.
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) against: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: CheckFormat,
 }

@@ -1,10 +1,11 @@
 //! `topoctl check`: may jobs run here?
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde::Serialize;
-use topology::health::{self, Status};
-use topology::{Fault, Finding};
+use topology::health::{self, Examination, Status, Unchecked};
+use topology::{Fault, Finding, Severity, Snapshot, formats};
 
 use crate::args::{CheckArgs, CheckFormat, FailOn};
 use crate::exit::{Exit, Failure};
@@ -16,26 +17,41 @@ struct Verdict {
     schema_version: u32,
     status: Status,
     findings: Vec<Finding>,
+    /// Rules that lack a fact; any of them makes the status at least unknown.
+    unchecked: Vec<Unchecked>,
+    /// Themes of which the input's format tells nothing.
+    not_told: Vec<&'static str>,
     faults: Vec<Fault>,
     assumptions: Vec<String>,
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
+    let profile = args.against.as_deref().map(profile).transpose()?;
     let topology = source::load(&args.source)?.topology;
     let several = topology.hosts().len() > 1;
-    let mut findings = Vec::new();
+    let mut all = Examination::default();
     for (host, snapshot) in topology.hosts().iter().enumerate() {
-        findings.extend(health::examine(snapshot).into_iter().map(|mut finding| {
-            if several {
+        let mut found = match &profile {
+            Some(profile) => health::judge_against(snapshot, profile),
+            None => health::judge(snapshot),
+        };
+        if several {
+            for finding in &mut found.findings {
                 finding.component = format!("{host}:{}", finding.component);
             }
-            finding
-        }));
+            for unchecked in &mut found.unchecked {
+                unchecked.component = format!("{host}:{}", unchecked.component);
+            }
+        }
+        all.join(found);
     }
+    let incomplete = all.is_incomplete();
     let verdict = Verdict {
         schema_version: 1,
-        status: health::status(&findings, topology.hosts()),
-        findings,
+        status: all.status(),
+        findings: all.findings,
+        unchecked: all.unchecked,
+        not_told: all.not_told,
         faults: topology.hosts().iter().flat_map(|host| host.faults.iter().cloned()).collect(),
         assumptions: topology.assumptions().to_vec(),
     };
@@ -44,7 +60,18 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
         CheckFormat::Table => output::print(&table(&verdict))?,
         CheckFormat::Nagios => output::print(&nagios(&verdict))?,
     }
-    Ok(exit(verdict.status, args.fail_on, !verdict.faults.is_empty(), args.output))
+    Ok(exit(verdict.status, args.fail_on, incomplete, args.output))
+}
+
+/// The host that all are to be like: the one in this file, of any format that is read.
+fn profile(path: &Path) -> Result<Snapshot, Failure> {
+    let named =
+        |reason: &dyn std::fmt::Display| Failure::usage(format!("{}: {reason}", path.display()));
+    let mut hosts = formats::read(&source::read_bytes(path)?).map_err(|error| named(&error))?;
+    match hosts.len() {
+        1 => Ok(hosts.remove(0)),
+        count => Err(named(&format!("a profile is one host, and this holds {count}"))),
+    }
 }
 
 /// Fail closed: with `--fail-on critical` a degraded host passes, one with unread facts never does.
@@ -72,8 +99,15 @@ fn table(verdict: &Verdict) -> String {
             finding.severity, finding.code, finding.component, finding.evidence, finding.fix
         );
     }
+    for unchecked in &verdict.unchecked {
+        let Unchecked { code, component, missing } = unchecked;
+        let _ = writeln!(text, "\nnot checked: {code}: {component}: {missing}");
+    }
     for fault in &verdict.faults {
         let _ = writeln!(text, "\nnot read: {}: {}: {}", fault.probe, fault.place, fault.error);
+    }
+    if !verdict.not_told.is_empty() {
+        let _ = writeln!(text, "\nnot in this format: {}", verdict.not_told.join(", "));
     }
     if !verdict.assumptions.is_empty() {
         text.push_str("\nassumed:\n");
@@ -84,7 +118,8 @@ fn table(verdict: &Verdict) -> String {
     text
 }
 
-/// One line, its beginning short enough for a drain reason.
+/// One line for Nagios, for Slurm's HealthCheckProgram and for the reason of a drained node: its beginning says what
+/// matters, should the rest be cut off.
 fn nagios(verdict: &Verdict) -> String {
     let word = match verdict.status {
         Status::Ok => "OK",
@@ -92,18 +127,21 @@ fn nagios(verdict: &Verdict) -> String {
         Status::Critical => "CRITICAL",
         Status::Unknown => "UNKNOWN",
     };
-    let what = match (verdict.findings.first(), verdict.faults.first()) {
-        (Some(finding), _) => {
-            format!("{} {}: {}", finding.code, finding.component, finding.evidence)
-        }
-        (None, Some(fault)) => format!("{} not read: {}", fault.place, fault.error),
-        (None, None) => "no findings".into(),
+    // Advice does not make the verdict, so it is not what the line is about.
+    let findings = verdict.findings.iter().filter(|finding| finding.severity > Severity::Info);
+    let findings = findings.map(|f| format!("{} {}: {}", f.code, f.component, f.evidence));
+    let unchecked =
+        verdict.unchecked.iter().map(|u| format!("{} {}: {}", u.code, u.component, u.missing));
+    let faults = verdict.faults.iter().map(|f| format!("{} not read: {}", f.place, f.error));
+    let mut reasons = findings.chain(unchecked).chain(faults);
+    let what = reasons.next().unwrap_or_else(|| "no findings".into());
+    let more = match reasons.count() {
+        0 => String::new(),
+        n => format!(" (+{n} more)"),
     };
-    let more = match verdict.findings.len() + verdict.faults.len() {
-        0 | 1 => String::new(),
-        n => format!(" (+{} more)", n - 1),
-    };
-    format!("TOPOLOGY {word} - {what}{more}\n")
+    // An error in a file or call may have lines of its own.
+    let line = format!("TOPOLOGY {word} - {what}{more}");
+    format!("{}\n", line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]
