@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use crate::peer::Peer;
 use crate::state::Closing;
@@ -38,7 +38,8 @@ pub(crate) fn connections(
                 () = closing.wait() => return,
             };
             match Peer::of(&stream) {
-                Ok(peer) => info!(%peer, "connected"),
+                // One line a call at least: for whoever looks for it.
+                Ok(peer) => debug!(%peer, "connected"),
                 Err(error) => {
                     // Who cannot be named is not served.
                     warn!(%error, "cannot tell the peer of a connection");

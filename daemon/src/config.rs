@@ -9,7 +9,7 @@ use topology::RateModel;
 use tracing_subscriber::EnvFilter;
 
 use crate::events::EventSource;
-use crate::machine::MachineSource;
+use crate::machine::{self, MachineError, MachineSource};
 use crate::probe::{NvmlChoice, ProbeConfig};
 
 /// How long a watch stays silent before it sends a heartbeat. Well under the minute after which idle connections are
@@ -86,6 +86,14 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// The source is no recorded machine.
+    #[error("--source {}", path.display())]
+    SourceFormat {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        source: MachineError,
     },
     /// The source is a directory.
     #[error("--source {} is a directory; a recorded device tree is given as --sysfs-root", path.display())]
@@ -181,7 +189,12 @@ impl Args {
     fn machine_source(&self) -> Result<MachineSource, ConfigError> {
         if let Some(path) = &self.source {
             check_source(path)?;
-            return Ok(MachineSource::Recorded(path.clone()));
+            let source = MachineSource::Recorded(path.clone());
+            // Read once before anything is bound: a file that says nothing is a mistake of whoever names it.
+            return match machine::read(&source, self.rates) {
+                Ok(_) => Ok(source),
+                Err(source) => Err(ConfigError::SourceFormat { path: path.clone(), source }),
+            };
         }
         let mut probe = match &self.sysfs_root {
             Some(root) if root.is_dir() => ProbeConfig::recorded(root),
@@ -252,8 +265,15 @@ mod tests {
     fn what_makes_no_sense_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("machine.xml");
-        fs::write(&file, "<system/>").unwrap();
+        fs::write(
+            &file,
+            r#"{"schema_version":1,"name":"a","gpus":["0","1"],"switches":[],"links":[]}"#,
+        )
+        .unwrap();
+        let empty = folder.path().join("empty");
+        fs::write(&empty, "").unwrap();
         let (dir, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
+        let empty = empty.to_str().unwrap();
         let socket = &format!("{dir}/topod.sock")[..];
         let long = format!("{dir}/{}", "s".repeat(120));
 
@@ -267,6 +287,7 @@ mod tests {
             &["--socket", socket, "--source", "/nowhere"],
             Err("--source /nowhere: No such file"),
         );
+        check(&["--socket", socket, "--source", empty], Err(empty));
         check(&["--socket", socket, "--source", dir], Err("--sysfs-root"));
         check(&["--socket", socket, "--sysfs-root", file], Err("not a directory"));
         check(&["--socket", socket, "--nvml", "/nowhere"], Err("--nvml /nowhere"));

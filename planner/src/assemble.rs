@@ -56,7 +56,7 @@ const ON_RINGS: [Collective; 5] = [
 ];
 
 /// Budget of flows for trees where rings are the best already.
-const STEPS_BESIDE_RINGS: u64 = 300;
+const STEPS_BESIDE_RINGS: u64 = 100;
 
 /// Exchanges between all pairs are listed up to so many ranks: beyond it the list is larger than anyone reads.
 const MOST_PAIRED_RANKS: usize = 72;

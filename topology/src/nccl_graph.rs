@@ -304,13 +304,17 @@ fn common_speed(rates: &[Fraction]) -> (Fraction, Vec<usize>) {
         rates.iter().map(|rate| usize::try_from((*rate / speed).floor()).unwrap_or(0)).collect()
     };
     let mut best: Option<(Fraction, usize, Fraction, Vec<usize>)> = None;
-    for rate in rates {
+    let mut distinct = rates.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    for rate in distinct.into_iter().filter(|rate| !rate.is_zero()) {
         for parts in 1..=MOST_CHANNELS as i128 {
-            let speed = *rate / Fraction::integer(parts);
+            let speed = rate / Fraction::integer(parts);
             let listed = copies(speed);
             let channels: usize = listed.iter().sum();
-            if channels == 0 || channels > MOST_CHANNELS {
-                continue;
+            if channels > MOST_CHANNELS {
+                // Lower speeds list no fewer.
+                break;
             }
             let total = speed * Fraction::integer(channels as i128);
             let better = best.as_ref().is_none_or(|(most, fewest, ..)| {
