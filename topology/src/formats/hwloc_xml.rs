@@ -17,18 +17,19 @@ mod distances;
 mod objects;
 mod values;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use roxmltree::Node;
 
 use self::objects::{OsDevice, Part};
+use super::ReadError;
 use super::pci_tree::{Tree, compute_capability};
 use super::text::{excerpt, fault, some_of};
 use super::xml::Markup;
-use super::{DEVICE_LIMIT, ReadError};
 use crate::snapshot::{Gpu, HostFacts, LinkLayer, Nic, NicRole, NumaNode, Source};
 use crate::{BusId, CpuArch, CpuList, CpuModel, Fault, GpuIndex, Snapshot};
 
@@ -71,7 +72,7 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
 /// A package, by what tells its NUMA nodes.
 struct Package {
     id: Option<u64>,
-    cpus: Option<CpuList>,
+    cpus: Option<Rc<CpuList>>,
     cpu: CpuModel,
 }
 
@@ -83,11 +84,15 @@ struct Reader<'a> {
     packages: Vec<Package>,
     numa: BTreeMap<u32, NumaNode>,
     /// Memory without CPUs of its own (a GPU's, high-bandwidth memory beside a node's ordinary one).
-    memory_only: Vec<u32>,
+    memory_only: BTreeSet<u32>,
+    /// The CPUs of each node that has some.
+    near_nodes: BTreeSet<Rc<CpuList>>,
     tree: Tree,
     /// Names of the PCI functions, and the CPUs near them.
     names: BTreeMap<BusId, String>,
-    cpus: BTreeMap<BusId, CpuList>,
+    cpus: BTreeMap<BusId, Rc<CpuList>>,
+    /// GPUs and NICs so far.
+    kept: usize,
     os_devices: Vec<OsDevice>,
     /// What `gp_index` stands for.
     by_id: BTreeMap<u64, BusId>,
@@ -109,10 +114,12 @@ impl<'a> Reader<'a> {
             arch: None,
             packages: Vec::new(),
             numa: BTreeMap::new(),
-            memory_only: Vec::new(),
+            memory_only: BTreeSet::new(),
+            near_nodes: BTreeSet::new(),
             tree: Tree::default(),
             names: BTreeMap::new(),
             cpus: BTreeMap::new(),
+            kept: 0,
             os_devices: Vec::new(),
             by_id: BTreeMap::new(),
             links: Vec::new(),
@@ -226,7 +233,8 @@ impl<'a> Reader<'a> {
                 .or_else(|| kib("RSMIVRAMSize"))
                 .filter(|bytes| *bytes > 0);
             gpu.numa_node = function.numa_node;
-            gpu.cpus = self.cpus.get(&id).filter(|_| function.numa_node.is_some()).cloned();
+            let near = self.cpus.get(&id).filter(|_| function.numa_node.is_some());
+            gpu.cpus = near.map(|cpus| CpuList::clone(cpus));
             if parts > 1 {
                 self.faults.push(fault(
                     READER,
@@ -292,7 +300,6 @@ impl<'a> Reader<'a> {
                 nics.push(nic);
             }
         }
-        nics.truncate(DEVICE_LIMIT);
         if !nics.is_empty() {
             self.fault(0, "the rates of NIC ports are not recorded".into());
         }
@@ -303,7 +310,10 @@ impl<'a> Reader<'a> {
 impl Package {
     fn is_of(&self, node: &NumaNode) -> bool {
         match (&self.cpus, &node.cpus) {
-            (Some(package), Some(node)) => node.iter().any(|cpu| package.contains(cpu)),
+            // A node lies within one package, so its first CPU speaks for all.
+            (Some(package), Some(node)) => {
+                node.iter().next().is_some_and(|cpu| package.contains(cpu))
+            }
             _ => false,
         }
     }

@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
 
 use roxmltree::Node;
@@ -65,9 +66,9 @@ impl OsDevice {
 /// What an object's place says.
 #[derive(Clone, Default)]
 pub(super) struct Part {
-    /// The NUMA nodes near it, and the CPUs.
-    nodes: Option<CpuList>,
-    cpus: Option<CpuList>,
+    /// The NUMA nodes near it, and the CPUs; shared by all objects below.
+    nodes: Option<Rc<CpuList>>,
+    cpus: Option<Rc<CpuList>>,
     /// The PCI function above.
     parent: Option<BusId>,
     /// Of the host bridge: its name in sysfs, domain and bus.
@@ -79,7 +80,7 @@ impl Reader<'_> {
     /// An object and all below it. The depth is limited by the scan before.
     pub(super) fn object(&mut self, node: Node<'_, '_>, around: &Part) -> Result<(), ReadError> {
         let mut here = around.clone();
-        let bitmap = |name| node.attribute(name).and_then(values::bitmap);
+        let bitmap = |name| node.attribute(name).and_then(values::bitmap).map(Rc::new);
         if let Some(cpus) = bitmap("cpuset") {
             here.cpus = Some(cpus);
         }
@@ -106,6 +107,9 @@ impl Reader<'_> {
 
     fn package(&mut self, node: Node<'_, '_>, here: &Part) {
         let number = |name| info(node, name).and_then(|text| text.parse().ok());
+        if self.packages.len() >= DEVICE_LIMIT {
+            return;
+        }
         self.packages.push(Package {
             id: id(node),
             cpus: here.cpus.clone(),
@@ -125,18 +129,21 @@ impl Reader<'_> {
         };
         let memory_bytes = node.attribute("local_memory").and_then(|text| text.parse().ok());
         // hwloc 2 gives memory without CPUs the CPUs it is near to; only its kind tells.
-        let near: Option<&CpuList> = here.cpus.as_ref();
+        let near = here.cpus.as_ref().filter(|cpus| !cpus.is_empty());
         let kind = node.attribute("subtype").unwrap_or_default();
-        let shared = self
-            .numa
-            .values()
-            .any(|other| near.is_some_and(|cpus| !cpus.is_empty()) && other.cpus.as_ref() == near);
+        let shared = near.is_some_and(|cpus| !self.near_nodes.insert(Rc::clone(cpus)));
         let alone =
             ["GPUMemory", "MCDRAM", "HBM", "NVM", "CXL"].iter().any(|word| kind.contains(word))
                 || shared;
-        let cpus = if alone { Some(CpuList::default()) } else { near.cloned() };
+        let cpus = match alone {
+            true => Some(CpuList::default()),
+            false => here.cpus.as_deref().cloned(),
+        };
         if cpus.as_ref().is_some_and(CpuList::is_empty) {
-            self.memory_only.push(index);
+            self.memory_only.insert(index);
+        }
+        if self.numa.len() >= DEVICE_LIMIT {
+            return refuse(format!("more than {DEVICE_LIMIT} NUMA nodes"));
         }
         let numa = NumaNode { cpus, memory_bytes, ..NumaNode::new(index) };
         if self.numa.insert(index, numa).is_some() {
@@ -220,8 +227,14 @@ impl Reader<'_> {
         if let Some(name) = name.filter(|_| kept) {
             self.names.insert(bus_id, excerpt(name));
         }
-        if let Some(cpus) = here.cpus.clone().filter(|_| kept) {
-            self.cpus.insert(bus_id, cpus);
+        if let Some(cpus) = here.cpus.as_ref().filter(|_| kept) {
+            self.cpus.insert(bus_id, Rc::clone(cpus));
+        }
+        self.kept += usize::from(kept);
+        if self.kept > DEVICE_LIMIT {
+            return Err(self
+                .markup
+                .refuse(node, format!("more than {DEVICE_LIMIT} GPUs and NICs")));
         }
         if let Some(id) = id(node) {
             self.by_id.insert(id, bus_id);

@@ -212,6 +212,32 @@ fn contradictions_are_refused() {
     check_refused(cut, cut.lines().count(), "cut off");
 }
 
+/// Every object below a wide one inherits its sets, and every pair of nodes is compared: neither may cost more than
+/// its text.
+#[test]
+fn wide_sets_cost_no_more_than_their_text() {
+    let wide = format!("0x1{}", ",0xffffffff".repeat(255));
+    let objects = "<object type=\"Core\"/>".repeat(60_000);
+    let text = format!(
+        "<topology><object type=\"Machine\" cpuset=\"{wide}\" nodeset=\"{wide}\">{objects}</object></topology>"
+    );
+    assert!(host(&text).gpus.is_empty());
+    let nodes: String =
+        (0..1025).map(|n| format!("<object type=\"NUMANode\" os_index=\"{n}\"/>\n")).collect();
+    let text = format!(
+        "<topology><object type=\"Machine\" cpuset=\"{wide}\">\n{nodes}</object></topology>"
+    );
+    check_refused(&text, 1026, "more than 1024 NUMA nodes");
+    let nics: String = (0..1025)
+        .map(|n| format!("<object type=\"PCIDev\" pci_busid=\"{n:04x}:00:00.0\" pci_type=\"0200 [15b3:1021] [0:0] 00\"/>\n"))
+        .collect();
+    check_refused(
+        &format!("<topology><object type=\"Machine\">\n{nics}</object></topology>"),
+        1026,
+        "more than 1024 GPUs",
+    );
+}
+
 proptest! {
     #[test]
     fn mutations_never_panic(at in 0usize..6000, length in 0usize..60, with in "[ -~]{0,6}") {

@@ -5,8 +5,15 @@ use alloc::string::String;
 
 use crate::{Bandwidth, CpuList};
 
-/// hwloc's bitmap: 32-bit words from the highest, an empty one is 0. `None` for an infinite one (`0xf...f`).
+/// Most words of a bitmap: 8,192 CPUs, the most a Linux kernel can be built for.
+const MOST_WORDS: usize = 256;
+
+/// hwloc's bitmap: 32-bit words from the highest, an empty one is 0. `None` for an infinite one (`0xf...f`), and
+/// for one longer than any machine's.
 pub(super) fn bitmap(text: &str) -> Option<CpuList> {
+    if text.split(',').count() > MOST_WORDS {
+        return None;
+    }
     let mut words = String::with_capacity(text.len() + 8);
     for word in text.trim().split(',') {
         let separator = if words.is_empty() { "" } else { "," };
