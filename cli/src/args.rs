@@ -44,7 +44,9 @@ pub(crate) enum Command {
 /// Where the topology comes from.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SourceArgs {
-    /// Recorded machine: snapshot, NCCL topology XML, `nvidia-smi topo -m` text, link graph; `-` is stdin.
+    /// Recorded machine, told by its content: snapshot, NCCL topology XML, hwloc XML, `nvidia-smi topo -m` or `-q -x`,
+    /// `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vv` or `-tv`, link graph, or a host's /sys as a directory, .tar,
+    /// .tar.gz or .tar.bz2; `-` is stdin.
     /// Repeat for several hosts, in rank order. Without it the daemon is asked, else this host is probed.
     #[arg(long, value_name = "SRC")]
     pub(crate) from: Vec<PathBuf>,

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use topology::{Snapshot, Topology, formats, lower};
+use daemon::recorded;
+use topology::{Snapshot, Topology, lower};
 
 use crate::args::SourceArgs;
 use crate::client;
@@ -44,10 +45,9 @@ pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
 fn read_all(args: &SourceArgs) -> Result<Vec<Snapshot>, Failure> {
     let mut hosts = Vec::new();
     for path in &args.from {
-        let bytes = read_bytes(path)?;
-        let read = formats::read(&bytes)
-            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        hosts.extend(read);
+        let stdin = path == Path::new("-");
+        let read = if stdin { recorded::read_from(io::stdin()) } else { recorded::read(path) };
+        hosts.extend(read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?);
     }
     Ok(hosts)
 }

@@ -21,6 +21,7 @@ pub mod events;
 pub mod machine;
 pub mod notify;
 pub mod probe;
+pub mod recorded;
 pub mod signals;
 
 mod accept;

@@ -1,41 +1,31 @@
 //! From where the machine's facts come to a topology.
 
-use std::fs;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use topology::formats::{self, ReadError};
 use topology::{LowerError, RateModel, Topology};
 
 use crate::probe::{ProbeConfig, probe};
+use crate::recorded::{self, RecordedError};
 
 /// Where the facts come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineSource {
     /// This host, or a recorded device tree.
     Probe(ProbeConfig),
-    /// A recorded machine of any format that `topology::formats` knows.
+    /// A recorded machine, of any format that [`recorded`] reads.
     Recorded(PathBuf),
 }
 
 /// Why there is no topology.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The file cannot be read.
+    /// The recorded machine cannot be read: no such file, no known format, or one that contradicts itself.
     #[error("cannot read {}", path.display())]
-    Open {
-        /// The file.
+    Recorded {
+        /// The file or directory.
         path: PathBuf,
         /// Why.
-        source: io::Error,
-    },
-    /// The file is of no known format, or contradicts its own.
-    #[error("{}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: ReadError,
+        source: RecordedError,
     },
     /// The facts contradict each other.
     #[error("the facts make no topology")]
@@ -56,20 +46,8 @@ pub enum MachineError {
 pub fn read(source: &MachineSource, rates: RateModel) -> Result<Topology, MachineError> {
     let hosts = match source {
         MachineSource::Probe(config) => vec![probe(config)],
-        MachineSource::Recorded(path) => {
-            let bytes = read_file(path)
-                .map_err(|source| MachineError::Open { path: path.clone(), source })?;
-            formats::read(&bytes)
-                .map_err(|source| MachineError::Format { path: path.clone(), source })?
-        }
+        MachineSource::Recorded(path) => recorded::read(path)
+            .map_err(|source| MachineError::Recorded { path: path.clone(), source })?,
     };
     Ok(topology::lower(&hosts, rates)?)
-}
-
-/// One byte more than the readers take is enough for them to refuse the rest.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let most = u64::try_from(formats::SIZE_LIMIT).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
