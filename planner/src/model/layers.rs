@@ -3,8 +3,11 @@
 //! A link's capacity is one pool, two layers would count it twice. A cheapest maximum flow from the GPUs to the fabric
 //! settles it: on a tree such a flow never uses both a link and its reverse (that could be rerouted more cheaply), and
 //! the flow from the fabric is its mirror image. So each link serves one layer, and the full rate of the NICs remains.
+//!
+//! Where GPUs could fill the NICs without some link, the flow leaves it out by chance. Such a link serves the layer in which it leads
+//! anywhere, if that is but one.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -27,6 +30,11 @@ pub(super) fn directions(
         .collect();
     let flow = cheapest_maximum_flow(&outward, &is_gpu, &is_fabric);
     let flow_on = |from: VertexId, to: VertexId| flow.get(&(from, to)).copied().unwrap_or(0);
+    // Whether data from a GPU can cross from one to the other on its way to the fabric.
+    let leads_out = |from: VertexId, to: VertexId| {
+        let comes = reach(&outward, from, to, true).into_iter().any(&is_gpu);
+        comes && reach(&outward, to, from, false).into_iter().any(&is_fabric)
+    };
     links
         .iter()
         .filter(|l| {
@@ -36,13 +44,38 @@ pub(super) fn directions(
             let (out, into) = (flow_on(l.from, l.to), flow_on(l.to, l.from));
             let total = u128::from(out) + u128::from(into);
             if total == 0 {
-                return None;
+                // Data on its way in takes the ways out backwards.
+                return match (leads_out(l.from, l.to), leads_out(l.to, l.from)) {
+                    (true, false) => Some(((l.from, l.to), (l.capacity, 0))),
+                    (false, true) => Some(((l.from, l.to), (0, l.capacity))),
+                    _ => None,
+                };
             }
             let out = u128::from(l.capacity) * u128::from(out) / total;
             let out = u64::try_from(out).expect("a part of a u64");
             Some(((l.from, l.to), (out, l.capacity - out)))
         })
         .collect()
+}
+
+/// What can be reached from `start`, or what reaches it, without `avoided`.
+fn reach(
+    links: &[&HostLink],
+    start: VertexId,
+    avoided: VertexId,
+    backwards: bool,
+) -> BTreeSet<VertexId> {
+    let mut seen = BTreeSet::from([start]);
+    let mut stack = vec![start];
+    while let Some(at) = stack.pop() {
+        for link in links {
+            let (from, to) = if backwards { (link.to, link.from) } else { (link.from, link.to) };
+            if from == at && to != avoided && seen.insert(to) {
+                stack.push(to);
+            }
+        }
+    }
+    seen
 }
 
 /// Successive cheapest augmenting paths, every link costing 1.
@@ -164,5 +197,13 @@ mod tests {
             &[(0, 21, 12), (21, 22, 12), (22, 23, 12), (10, 23, 12), (10, 20, 12)],
             &[((21, 22), (12, 0)), ((22, 21), (0, 12)), ((22, 23), (12, 0)), ((23, 22), (0, 12))],
         );
+    }
+    #[test]
+    fn what_the_flow_leaves_out_by_chance_still_leads_out() {
+        // GPUs 0 and 1 below bridges of their own could each fill the one NIC.
+        let links =
+            [(0, 21, 12), (1, 22, 12), (21, 23, 12), (22, 23, 12), (10, 23, 12), (10, 20, 12)];
+        let both = |low: u32| [((low, 23), (12, 0)), ((23, low), (0, 12))];
+        check(&links, &[both(21), both(22)].concat());
     }
 }
