@@ -13,7 +13,6 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, TopologyRef};
@@ -24,15 +23,18 @@ use topology::{
 
 use crate::check::{self, CheckReport, Counted, CountedSet, Counter, Violation};
 use crate::cost::{self, Machine, Shape};
-use crate::forest::{ForestError, ForestOptions, Forests};
+use crate::forest::ForestError;
 use crate::model::Model;
 use crate::plan_error::PlanError;
 use crate::rings::{self, MAX_RINGS, RingOptions, RingPacking};
-use crate::{bound, pairs, trees, weighted};
+use crate::{bound, pairs, trees};
 use bounds::MOST_ROOTS;
+use forests::{ForestChannels, Proofs};
 
 mod bounds;
 mod channels;
+mod forests;
+mod planes;
 
 /// Collectives that are planned, which is what an empty request asks for.
 pub const PLANNED: [Collective; 8] = [
@@ -54,9 +56,6 @@ const ON_RINGS: [Collective; 5] = [
     Collective::Broadcast,
     Collective::Reduce,
 ];
-
-/// Budget of flows for trees where rings are the best already.
-const STEPS_BESIDE_RINGS: u64 = 100;
 
 /// Exchanges between all pairs are listed up to so many ranks: beyond it the list is larger than anyone reads.
 const MOST_PAIRED_RANKS: usize = 72;
@@ -102,11 +101,12 @@ pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanErro
     let model = Model::new(topology, request)?;
     let mut findings = model.findings.clone();
     findings.extend(health_of(topology));
-    let families = families(topology, &model, &wanted, &mut findings);
+    let (families, proofs) = families(topology, &model, &wanted, &mut findings);
     let counter =
         Counter::new(topology, &model.ranks).map_err(|found| refusal(wanted[0], &found))?;
     let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
-    let mut assembly = Assembly { topology, model: &model, families: &families, sets, findings };
+    let mut assembly =
+        Assembly { topology, model: &model, families: &families, sets, proofs, findings };
     let rated = assembly.rate(&wanted)?;
     let findings = assembly.findings;
     put_together(topology, &model, families, rated, findings)
@@ -161,7 +161,7 @@ fn families(
     model: &Model,
     wanted: &[Collective],
     findings: &mut Vec<Finding>,
-) -> Vec<Family> {
+) -> (Vec<Family>, Proofs) {
     let mut families = Vec::new();
     let on_rings: Vec<Collective> =
         wanted.iter().copied().filter(|c| ON_RINGS.contains(c)).collect();
@@ -182,7 +182,7 @@ fn families(
         families.extend(tree_family(model, &packing));
     }
     let full = Fraction::integer(i128::from(packing.cut));
-    let mut forests = Forests::new(&model.graph, ForestOptions::default());
+    let mut forests = ForestChannels::new(model);
     for &collective in wanted {
         if ON_RINGS.contains(&collective) {
             if collective.has_root() && !packing.rings.is_empty() {
@@ -191,24 +191,20 @@ fn families(
                     continue;
                 }
             }
-            // Where rings reach the bound, trees are for latency only, and worth less of a search.
-            let thorough = !rings_suffice(model, &packing, collective);
-            let options = ForestOptions::default();
-            let steps = if thorough { options.steps } else { STEPS_BESIDE_RINGS };
-            forests.set_options(ForestOptions { steps, thorough, ..options });
-            match forest_channels(model, &mut forests, collective) {
-                Ok(channels) => {
+            let suffice = || rings_suffice(model, &packing, collective);
+            match forests.channels(collective, suffice) {
+                Ok(Some(channels)) => {
                     let family = Family::new(Algorithm::Forest, [collective].into(), channels);
                     families.push(family);
                 }
-                Err(_) if !thorough => {}
+                Ok(None) => {}
                 Err(error) => findings.push(no_forest(collective, &error)),
             }
         } else {
             families.extend(pairs_family(model, collective, findings));
         }
     }
-    families
+    (families, forests.proofs)
 }
 
 /// Whether rings come so near the bound that they are taken whatever trees reach.
@@ -237,37 +233,6 @@ fn tree_family(model: &Model, packing: &RingPacking) -> Option<Family> {
     let channels = channels::trees(model, &trees);
     (!channels.is_empty())
         .then(|| Family::new(Algorithm::Tree, [Collective::AllReduce].into(), channels))
-}
-
-fn forest_channels(
-    model: &Model,
-    forests: &mut Forests<'_>,
-    collective: Collective,
-) -> Result<Vec<Channel>, ForestError> {
-    let equal = vec![1; model.ranks()];
-    let best = Fraction::ZERO;
-    let forest = match collective {
-        Collective::AllReduce => {
-            let found = weighted::all_reduce_from(forests)?;
-            return Ok(channels::all_reduce_forest(model, &found.reduce, &found.spread));
-        }
-        Collective::AllGather => forests.spread(&equal, best)?,
-        Collective::ReduceScatter => forests.collect(&equal, best)?,
-        _ => {
-            let mut all = Vec::new();
-            for root in bounds::roots(model.ranks()) {
-                let weights: Vec<u64> = (0..model.ranks()).map(|v| u64::from(v == root)).collect();
-                let forest = if collective == Collective::Reduce {
-                    forests.collect(&weights, best)?
-                } else {
-                    forests.spread(&weights, best)?
-                };
-                all.extend(channels::forest(model, &forest));
-            }
-            return Ok(all);
-        }
-    };
-    Ok(channels::forest(model, &forest))
 }
 
 fn pairs_family(
@@ -338,6 +303,7 @@ struct Assembly<'a> {
     families: &'a [Family],
     /// The channels of each, with their structure checked.
     sets: Vec<Result<CountedSet<'a>, Vec<Violation>>>,
+    proofs: Proofs,
     findings: Vec<Finding>,
 }
 
@@ -450,7 +416,7 @@ impl Assembly<'_> {
         &mut self,
         collective: Collective,
     ) -> Result<(CollectivePlan, Vec<Contender>, Option<usize>), PlanError> {
-        let bound = match bounds::bound(self.model, collective) {
+        let bound = match bounds::bound(self.model, collective, self.proofs.get(&collective)) {
             Ok(bound) => Some(bound),
             Err(error) => {
                 self.findings.push(info(

@@ -522,7 +522,7 @@ fn bounded_by(
 }
 
 /// Bounds `graph` by `bound` of the graph turned round.
-fn turned(
+pub(crate) fn turned(
     graph: &FlowGraph,
     bound: impl Fn(&FlowGraph) -> Result<UpperBound, BoundError>,
 ) -> Result<UpperBound, BoundError> {

@@ -35,6 +35,7 @@ use topology::{
 };
 
 use crate::flow_graph::{FlowEdge, FlowGraph};
+use crate::network::Network;
 use crate::plan_error::PlanError;
 
 mod layers;
@@ -144,7 +145,7 @@ impl Model {
     /// Name of a node of [`bound_graph`](Self::bound_graph).
     #[must_use]
     pub fn bound_name(&self, node: usize) -> String {
-        self.name_in(self.relaxed.as_ref().map_or(&self.members, |(_, members)| members), node)
+        self.name_in(self.bound_members(), node)
     }
 
     /// Name of a node of `graph`, as a person would say it.
@@ -189,6 +190,48 @@ impl Model {
             }
             return paths;
         }
+        self.paths_in(&self.members, ways)
+    }
+
+    /// The same for nodes of [`bound_graph`](Self::bound_graph).
+    #[must_use]
+    pub fn bound_paths<'a>(
+        &self,
+        ways: impl IntoIterator<Item = (&'a [usize], Fraction)>,
+    ) -> Vec<EdgePath> {
+        self.paths_in(self.bound_members(), ways)
+    }
+
+    /// The vertices a node of `graph` stands for, with their parts of its traffic.
+    #[must_use]
+    pub fn planes(&self, node: usize) -> Vec<(String, Fraction)> {
+        self.members[node]
+            .iter()
+            .map(|(id, part)| (self.names[id.index()].clone(), *part))
+            .collect()
+    }
+
+    /// [`bound_graph`](Self::bound_graph), in which edges for one direction of one link, one for data on its way out and
+    /// one for data on its way in, draw on one pool. So a plan on it divides such links as suits it.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        let members = self.bound_members();
+        Network::new(self.bound_graph(), |e| {
+            let (from, to) = (members[e.from][0].0, members[e.to][0].0);
+            // Between the halves of a fabric there is no link.
+            (from, to, (from == to).then_some((e.from, e.to)))
+        })
+    }
+
+    fn bound_members(&self) -> &reduce::Members {
+        self.relaxed.as_ref().map_or(&self.members, |(_, members)| members)
+    }
+
+    fn paths_in<'a>(
+        &self,
+        members: &reduce::Members,
+        ways: impl IntoIterator<Item = (&'a [usize], Fraction)>,
+    ) -> Vec<EdgePath> {
         let mut joined: BTreeMap<Vec<String>, Fraction> = BTreeMap::new();
         for (nodes, share) in ways {
             let mut expanded = vec![(Vec::new(), share)];
@@ -196,7 +239,7 @@ impl Model {
                 expanded = expanded
                     .into_iter()
                     .flat_map(|(names, share): (Vec<String>, Fraction)| {
-                        self.members[node].iter().map(move |(vertex, part)| {
+                        members[node].iter().map(move |(vertex, part)| {
                             let mut longer = names.clone();
                             let name = &self.names[vertex.index()];
                             // The two halves of the fabric are one vertex; and a way that comes back to a vertex does

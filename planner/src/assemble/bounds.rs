@@ -2,12 +2,14 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use topology::plan::Bound;
 use topology::{Bandwidth, Collective, Fraction};
 
 use crate::bound::{self, BoundError, Cut, UpperBound};
+use crate::composed::Proof;
 use crate::concurrent_flow;
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::model::Model;
@@ -45,9 +47,18 @@ fn slowest(
 
 /// The bound of a collective: of the slowest root for broadcast and reduce (of rank 0 beyond [`MOST_ROOTS`] ranks), of rank 0 for
 /// gather and scatter.
-pub(super) fn bound(model: &Model, collective: Collective) -> Result<Bound, BoundError> {
+///
+/// `proof` is another bound, if one is known; the tighter counts.
+pub(super) fn bound(
+    model: &Model,
+    collective: Collective,
+    proof: Option<&Proof>,
+) -> Result<Bound, BoundError> {
     let graph = model.bound_graph();
     let found = match collective {
+        // What a proof accounts for are forwarders that take more than they give, too: a cut is enough beside it.
+        Collective::AllGather if proof.is_some() => cut_bound(graph),
+        Collective::ReduceScatter if proof.is_some() => bound::turned(graph, cut_bound),
         Collective::AllReduce => bound::all_reduce(graph),
         Collective::AllGather => bound::all_gather(graph),
         Collective::ReduceScatter => bound::reduce_scatter(graph),
@@ -62,12 +73,21 @@ pub(super) fn bound(model: &Model, collective: Collective) -> Result<Bound, Boun
             return Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by: limited_by.into() });
         }
     }?;
+    if let Some(proof) = proof.filter(|proof| proof.algbw < found.algbw) {
+        let limited_by = [format!("links that every plan fills: {}", links(model, &proof.limits))];
+        return Ok(Bound { algbw_gbps: gbps(proof.algbw), limited_by: limited_by.into() });
+    }
     let mut limited_by: Vec<String> =
         found.cuts.iter().take(SPELLED).map(|cut| describe(model, cut)).collect();
     if found.cuts.len() > SPELLED {
         limited_by.push(format!("and {} more groups", found.cuts.len() - SPELLED));
     }
     Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by })
+}
+
+fn cut_bound(graph: &FlowGraph) -> Result<UpperBound, BoundError> {
+    let found = bound::bottleneck(graph, &vec![1; graph.ranks])?;
+    Ok(UpperBound { algbw: bound::whole(graph.ranks) / found.ratio, cuts: [found.cut].into() })
 }
 
 /// From kB/s.

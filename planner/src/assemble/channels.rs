@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use topology::plan::{ChannelEdge, Pattern};
 use topology::{Channel, Collective, Fraction};
 
+use super::planes::Dealt;
 use crate::check::Counted;
 use crate::forest::{Forest, TreeEdge};
 use crate::model::{Model, rank_of};
@@ -44,13 +45,41 @@ fn edge(model: &Model, from: usize, to: usize, ways: &[Way]) -> ChannelEdge {
     ChannelEdge { from: rank_of(from), to: rank_of(to), paths }
 }
 
-fn forest_edges(model: &Model, edges: &[TreeEdge]) -> Vec<ChannelEdge> {
+/// Which of a model's graphs a forest lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// [`Model::graph`].
+    Usable,
+    /// [`Model::bound_graph`].
+    Bound,
+}
+
+/// Planes shared out among the hops of all trees, where they allow it.
+fn dealt(model: &Model, ground: Ground, forest: &Forest) -> Option<Dealt> {
+    let uses = forest.trees.iter().flat_map(|tree| {
+        let weight = Fraction::of(tree.weight, 1);
+        let hops = tree.edges.iter().flat_map(|e| e.paths.iter().map(move |path| (e, path)));
+        hops.map(move |(e, path)| (e.from, e.to, path.via.as_slice(), path.share * weight))
+    });
+    if ground == Ground::Bound { None } else { Dealt::new(model, uses) }
+}
+
+fn forest_edges(
+    model: &Model,
+    ground: Ground,
+    dealt: Option<&Dealt>,
+    edges: &[TreeEdge],
+) -> Vec<ChannelEdge> {
     edges
         .iter()
-        .map(|e| ChannelEdge {
-            from: rank_of(e.from),
-            to: rank_of(e.to),
-            paths: model.paths(e.paths.iter().map(|path| (path.via.as_slice(), path.share))),
+        .map(|e| {
+            let ways = e.paths.iter().map(|path| (path.via.as_slice(), path.share));
+            let paths = match (dealt, ground) {
+                (Some(dealt), _) => dealt.paths(e.from, e.to),
+                (None, Ground::Usable) => model.paths(ways),
+                (None, Ground::Bound) => model.bound_paths(ways),
+            };
+            ChannelEdge { from: rank_of(e.from), to: rank_of(e.to), paths }
         })
         .collect()
 }
@@ -96,13 +125,14 @@ pub(super) fn trees(model: &Model, trees: &[Tree]) -> Vec<Channel> {
 }
 
 /// One channel a tree, by its weight.
-pub(super) fn forest(model: &Model, forest: &Forest) -> Vec<Channel> {
+pub(super) fn forest(model: &Model, ground: Ground, forest: &Forest) -> Vec<Channel> {
+    let dealt = dealt(model, ground, forest);
     let total: u64 = forest.trees.iter().map(|tree| tree.weight).sum();
     forest
         .trees
         .iter()
         .map(|tree| {
-            let edges = forest_edges(model, &tree.edges);
+            let edges = forest_edges(model, ground, dealt.as_ref(), &tree.edges);
             let share = Fraction::of(tree.weight, total);
             channel(model, Pattern::Tree, Some(tree.root), share, edges, Vec::new())
         })
@@ -110,15 +140,21 @@ pub(super) fn forest(model: &Model, forest: &Forest) -> Vec<Channel> {
 }
 
 /// One channel for each tree up with its tree down.
-pub(super) fn all_reduce_forest(model: &Model, reduce: &Forest, spread: &Forest) -> Vec<Channel> {
+pub(super) fn all_reduce_forest(
+    model: &Model,
+    ground: Ground,
+    reduce: &Forest,
+    spread: &Forest,
+) -> Vec<Channel> {
+    let (dealt_up, dealt_down) = (dealt(model, ground, reduce), dealt(model, ground, spread));
     let total: u64 = spread.trees.iter().map(|tree| tree.weight).sum();
     reduce
         .trees
         .iter()
         .zip(&spread.trees)
         .map(|(up, down)| {
-            let (reduce, spread) =
-                (forest_edges(model, &up.edges), forest_edges(model, &down.edges));
+            let reduce = forest_edges(model, ground, dealt_up.as_ref(), &up.edges);
+            let spread = forest_edges(model, ground, dealt_down.as_ref(), &down.edges);
             let share = Fraction::of(down.weight, total);
             channel(model, Pattern::Tree, Some(down.root), share, spread, reduce)
         })
@@ -127,7 +163,18 @@ pub(super) fn all_reduce_forest(model: &Model, reduce: &Forest, spread: &Forest)
 
 /// One channel for all pairs.
 pub(super) fn pairs(model: &Model, root: Option<usize>, pairs: &[Pair]) -> Vec<Channel> {
-    let edges = pairs.iter().map(|pair| edge(model, pair.from, pair.to, &pair.ways)).collect();
+    let uses = pairs.iter().flat_map(|pair| {
+        pair.ways.iter().map(|way| (pair.from, pair.to, way.via.as_slice(), way.share))
+    });
+    let dealt = Dealt::new(model, uses);
+    let edges = pairs.iter().map(|pair| match &dealt {
+        Some(dealt) => {
+            let (from, to) = (rank_of(pair.from), rank_of(pair.to));
+            ChannelEdge { from, to, paths: dealt.paths(pair.from, pair.to) }
+        }
+        None => edge(model, pair.from, pair.to, &pair.ways),
+    });
+    let edges = edges.collect();
     [channel(model, Pattern::Pairs, root, Fraction::ONE, edges, Vec::new())].into()
 }
 
