@@ -12,7 +12,7 @@ use topology::schedule::Blocks;
 use topology::{Collective, Generation, Plan, Rank};
 use transport::schedule::{MIN_SLOTS, Sizing, schedule, schedule_uneven};
 use transport::testing::{pairs_plan, ring_plan, tree_plan};
-use transport::{Communicator, Options, ReduceOp, Rendezvous, Transport};
+use transport::{Communicator, Options, Paths, ReduceOp, Rendezvous, Transport};
 
 /// How a rank finds its part.
 const PART: &str = "TOPOD_TEST_RANK";
@@ -62,6 +62,7 @@ fn one_rank() {
             Some("tcp") => Transport::Tcp,
             _ => Transport::Auto,
         },
+        paths: if part["paths"] == "plan" { Paths::Plan } else { Paths::Auto },
         on_step: halt_at.map(|at| -> transport::StepHook {
             Box::new(move |step| {
                 if step.step.operation == 1 && step.done as u64 == at {
@@ -238,10 +239,20 @@ enum Blow {
 /// `victim` is struck after a few steps of the second operation; everybody else must name it.
 #[track_caller]
 fn strike(blow: Blow, ranks: u32, plan: &str, transport: &str, victim: u32) {
+    // Over TCP there is but the one way.
+    let ways: &[&str] = if transport == "shm" { &["auto", "plan"] } else { &["auto"] };
+    for paths in ways {
+        strike_on(blow, ranks, plan, transport, paths, victim);
+    }
+}
+
+#[track_caller]
+fn strike_on(blow: Blow, ranks: u32, plan: &str, transport: &str, paths: &str, victim: u32) {
     // A dead rank must be noticed long before this; a silent one cannot be before.
     let limit = Duration::from_secs(if blow == Blow::Kill { 60 } else { 2 });
     let mut group = Group::start(ranks, plan, |rank, part| {
         part["transport"] = json!(transport);
+        part["paths"] = json!(paths);
         part["counts"] = json!([1000, 1 << 20]);
         part["timeout_ms"] = json!(u64::try_from(limit.as_millis()).unwrap());
         if rank == victim {
@@ -298,6 +309,27 @@ fn a_stopped_rank_is_named_by_all() {
     strike(Blow::Stop, 6, "ring", "shm", 3);
     strike(Blow::Stop, 4, "ring", "tcp", 1);
     strike(Blow::Stop, 5, "tree", "shm", 0);
+}
+
+/// Groups run, and end as they should, with no room left in /dev/shm: in a mount namespace of their own with a tiny one.
+#[test]
+fn a_full_dev_shm_does_not_matter() {
+    let program = std::env::current_exe().unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=4k none /dev/shm || exit 77; cat /dev/zero > /dev/shm/full 2>/dev/null; \
+         exec '{}' --exact transport::two_ranks transport::a_killed_rank_is_named_by_all",
+        program.display()
+    );
+    let ended = Command::new("unshare").args(["-m", "sh", "-c", &script]).output();
+    match ended {
+        Ok(ended) if ended.status.success() => {}
+        // 77 is the script's own; 1 is unshare's where namespaces are not permitted.
+        Ok(ended) if ended.stdout.is_empty() && matches!(ended.status.code(), Some(1 | 77)) => {
+            eprintln!("skipped: this host permits no mount namespace");
+        }
+        Ok(ended) => panic!("{}", String::from_utf8_lossy(&ended.stdout)),
+        Err(error) => eprintln!("skipped: unshare: {error}"),
+    }
 }
 
 #[test]

@@ -28,9 +28,20 @@ pub struct StepName {
     pub of: usize,
 }
 
+impl StepName {
+    /// Stands for the memory that all ranks of a host share, in place of a channel of the plan.
+    pub const SHARED: u32 = u32::MAX - 1;
+}
+
 impl fmt::Display for StepName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, collective, channel, connection, step, of } = self;
+        if *channel == Self::SHARED {
+            return write!(
+                f,
+                "{collective} number {operation}, channel of the host's memory, step {step} of {of}"
+            );
+        }
         write!(
             f,
             "{collective} number {operation}, channel {channel}, connection {connection}, step {step} of {of}"
@@ -227,6 +238,9 @@ pub enum ConnectError {
         /// In the plan.
         ranks: usize,
     },
+    /// The group that was to be split failed.
+    #[error("the group to be split: {0}")]
+    Parent(#[source] TransportError),
     /// The plan cannot be executed.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -284,6 +298,26 @@ pub enum TransportError {
         peer: Rank,
         /// In the group.
         ranks: usize,
+    },
+    /// A rank of an uneven all-to-all sends another count than its receiver expects; no data was sent.
+    #[error("rank {from} sends {sends} elements to rank {to}, which expects {receives}")]
+    Blocks {
+        /// Sender.
+        from: Rank,
+        /// Receiver.
+        to: Rank,
+        /// What the one sends.
+        sends: usize,
+        /// What the other expects.
+        receives: usize,
+    },
+    /// The host has no memory left for a registered buffer, or the group's heap is full.
+    #[error("no {bytes} bytes for a registered buffer: {cause}")]
+    NoMemory {
+        /// Asked for.
+        bytes: usize,
+        /// What the system said.
+        cause: String,
     },
     /// Some ranks did not come to a monitored barrier. The group is as usable as before.
     #[error("{} did not come to the monitored barrier within {limit:?}", list(ranks))]

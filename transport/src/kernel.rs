@@ -79,12 +79,15 @@ impl Kernel {
     }
 
     /// Combines the sources in their order and leaves the result in every target. A target may be the same place as a source.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for ranks that read each other's memory"))]
     pub(crate) fn fold(&self, targets: &[Slot], sources: &[Slot]) {
         match (targets, sources) {
             (_, []) => {}
             (_, [only]) => targets.iter().for_each(|target| copy(*target, *only)),
             ([target], [a, b]) => (self.loops.pair)(*target, *a, *b),
+            // In place of both, which needs no memory in between.
+            ([first, second], [a, b]) if first.same_place(*a) && second.same_place(*b) => {
+                self.reduce_both(*first, *second, *a, *b);
+            }
             (_, [first, second, rest @ ..]) => {
                 let mut memory = MaybeUninit::<Piece>::uninit();
                 for (start, bytes) in pieces(first.bytes()) {
@@ -110,8 +113,7 @@ impl Kernel {
 
 /// Memory for one piece, of any element type.
 #[repr(align(64))]
-#[cfg_attr(not(test), expect(dead_code, reason = "for ranks that read each other's memory"))]
-struct Piece(#[cfg_attr(test, expect(dead_code, reason = "reached by address"))] [u8; PIECE]);
+struct Piece(#[expect(dead_code, reason = "reached by address")] [u8; PIECE]);
 
 impl Slot {
     fn of_piece(memory: &mut MaybeUninit<Piece>) -> Self {

@@ -6,6 +6,9 @@
 //!   Rendezvous ── who is where ──▶ mesh ───┘   one thread polls every lane; no lock or allocation per chunk
 //! ```
 //!
+//! Where all ranks share a host they also share memory: small messages are posted in it, large ones go straight from one
+//! rank's buffer to another's, and the plan's channels serve what neither can. [`Paths`] turns that off.
+//!
 //! The transport decides nothing the plan has decided; it only picks the link that reaches a peer. A rank that dies, falls
 //! silent or holds another plan ends the operation on every rank, within a time limit and with an error that names it.
 
@@ -14,6 +17,7 @@ pub mod rendezvous;
 pub mod schedule;
 pub mod testing;
 
+mod arena;
 mod communicator;
 mod control;
 mod element;
@@ -25,9 +29,14 @@ mod link;
 mod memory;
 mod memory_limit;
 mod mesh;
+mod pin;
+mod shared;
 mod waiter;
 
-pub use communicator::{Communicator, Options, Pending, Stats, Transport, plan_digest};
+pub use arena::SharedBuffer;
+pub use communicator::{
+    Communicator, Options, Path, Paths, Pending, Stats, Transport, plan_digest,
+};
 pub use control::fuzz_messages;
 pub use element::{Element, ElementType, ReduceOp, UnknownWord};
 pub use error::{ConnectError, Failure, TransportError};

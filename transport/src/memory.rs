@@ -48,6 +48,10 @@ impl Slot {
         self.bytes
     }
 
+    pub(crate) const fn address(self) -> NonNull<u8> {
+        self.address
+    }
+
     /// The part from `start` of `bytes` bytes.
     ///
     /// # Panics

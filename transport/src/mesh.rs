@@ -28,7 +28,8 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use topology::Rank;
 
-use crate::communicator::{Options, Transport};
+use crate::arena::{self, Arena};
+use crate::communicator::{Options, Paths, Transport};
 use crate::control::{Control, Peer, Stream};
 use crate::error::{ConnectError, Culprit};
 use crate::frame::{self, remaining};
@@ -93,6 +94,8 @@ pub(crate) struct Mesh {
     pub(crate) receive: Vec<Half<dyn Receive>>,
     pub(crate) pairs: Vec<Arc<Pair>>,
     pub(crate) doorbell: Doorbell,
+    /// The memory all ranks share, and whether they read each other's own.
+    pub(crate) arena: Option<(Arena, bool)>,
 }
 
 impl Mesh {
@@ -163,7 +166,13 @@ pub(crate) fn connect(
         receive: Vec::new(),
         pairs: Vec::new(),
         doorbell,
+        arena: None,
     };
+    let everybody_near =
+        members.iter().all(|m| m.rank == own || m.link == LinkKind::Shm) && members.len() > 1;
+    if everybody_near && options.paths == Paths::Auto {
+        mesh.arena = share(own, members.len(), &peers, options, deadline)?;
+    }
     let mut controls = Vec::new();
     for (rank, between) in peers {
         let Between { connections, control, mut streams, pair, .. } = between;
@@ -200,6 +209,49 @@ pub(crate) fn connect(
     mesh.receive.sort_by_key(|half| half.id);
     mesh.control = Control::new(own, controls, members);
     Ok(mesh)
+}
+
+/// Rank 0 makes the group's memory and passes it to everybody; `None` on every rank where it cannot.
+fn share(
+    own: Rank,
+    ranks: usize,
+    peers: &BTreeMap<Rank, Between>,
+    options: &Options,
+    deadline: Instant,
+) -> Result<Option<(Arena, bool)>, ConnectError> {
+    let local = |source| ConnectError::Local { what: "share memory with the group", source };
+    let layout = arena::Layout { ranks, heap_bytes: options.heap_bytes };
+    let left = || remaining(deadline).unwrap_or(STRANGER);
+    let arena = if own == Rank(0) {
+        let made = Arena::create(layout);
+        if let Err(error) = &made {
+            tracing::warn!(%error, "the group shares no memory; operations run along the plan's channels");
+        }
+        for between in peers.values() {
+            let Some(Stream::Unix(stream)) = &between.control else { continue };
+            let fds: Vec<_> = made.iter().map(|arena| arena.file().as_fd()).collect();
+            pass(stream, &fds).map_err(|error| between.failed(error))?;
+        }
+        made.ok()
+    } else {
+        let Some((between, Stream::Unix(stream))) =
+            peers.get(&Rank(0)).and_then(|b| b.control.as_ref().map(|control| (b, control)))
+        else {
+            return Ok(None);
+        };
+        stream.set_read_timeout(Some(left())).map_err(local)?;
+        match passed_any(stream).map_err(|error| between.failed(error))?.pop() {
+            Some(file) => {
+                let arena = Arena::open(layout, File::from(file), own.index());
+                Some(arena.map_err(local)?)
+            }
+            None => None,
+        }
+    };
+    let Some(arena) = arena else { return Ok(None) };
+    let crosses = arena::probe(&arena, options.cross_memory, left())
+        .ok_or_else(|| local(io::ErrorKind::TimedOut.into()))?;
+    Ok(Some((arena, crosses)))
 }
 
 /// Everybody by rank, with the link this rank reaches them by.
@@ -400,7 +452,7 @@ fn answer(between: &mut Between, deadline: Instant) -> io::Result<()> {
 fn pass(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(invalid("too many descriptors to pass"));
     }
     sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
@@ -409,6 +461,12 @@ fn pass(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
 
 /// Receives exactly `N` descriptors.
 fn passed<const N: usize>(stream: &UnixStream) -> io::Result<[OwnedFd; N]> {
+    <[OwnedFd; N]>::try_from(passed_any(stream)?)
+        .map_err(|_| invalid("not the descriptors expected"))
+}
+
+/// Receives the descriptors of one message.
+fn passed_any(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -423,5 +481,5 @@ fn passed<const N: usize>(stream: &UnixStream) -> io::Result<[OwnedFd; N]> {
             fds.extend(rights);
         }
     }
-    <[OwnedFd; N]>::try_from(fds).map_err(|_| invalid("not the descriptors expected"))
+    Ok(fds)
 }

@@ -170,12 +170,12 @@ impl Join {
         Self { protocol: PROTOCOL.to_owned(), rank, claims, reach }
     }
 
-    pub(crate) fn host(&self) -> &Host {
-        &self.reach.host
+    pub(crate) const fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// The first claim on which two ranks differ.
-    fn differs(&self, other: &Self) -> Option<Refusal> {
+    pub(crate) fn differs(&self, other: &Self) -> Option<Refusal> {
         let protocol = |join: &Self| ("rendezvous protocol".to_owned(), join.protocol.clone());
         let claims =
             |join: &Self| std::iter::once(protocol(join)).chain(join.claims.clone()).collect();

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::arena::Arena;
 use crate::link::Interest;
 use crate::link::shm::{Doorbell, Pair};
 
@@ -22,8 +23,14 @@ use crate::link::shm::{Doorbell, Pair};
 const SPINS: u32 = 500;
 /// Rounds of yielding: 0.1 ms alone on a core, longer with others to run.
 const YIELDS: u32 = 128;
+/// Rounds of yielding where others have to run on this core before anything can move.
+const MANY_YIELDS: u32 = 1024;
+/// Longest sleep between two looks at the control connections by a rank that waits for the arena.
+const NAP: Duration = Duration::from_millis(20);
+/// The same for a rank that waits for sockets as well, whose sleep the arena's bell does not end.
+const SHORT_NAP: Duration = Duration::from_millis(1);
 /// Yields between two looks at the control connections.
-const LOOK: u32 = 32;
+const LOOK: u32 = 64;
 
 /// What to do before polling again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +47,11 @@ pub(crate) enum Pause {
 pub(crate) struct Waiter {
     doorbell: Doorbell,
     pairs: Vec<Arc<Pair>>,
+    arena: Option<Arc<Arena>>,
+    /// What the bell in the arena said when this rank raised its flag.
+    bell: Option<u32>,
     spins: u32,
+    yields: u32,
     idle: u32,
     armed: bool,
     /// Times it slept, for statistics.
@@ -48,16 +59,37 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    pub(crate) fn new(doorbell: Doorbell, pairs: Vec<Arc<Pair>>, oversubscribed: bool) -> Self {
-        let spins = if oversubscribed { 0 } else { SPINS };
-        Self { doorbell, pairs, spins, idle: 0, armed: false, sleeps: 0 }
+    pub(crate) fn new(
+        doorbell: Doorbell,
+        pairs: Vec<Arc<Pair>>,
+        arena: Option<Arc<Arena>>,
+        oversubscribed: bool,
+    ) -> Self {
+        // Where others have to run on this core first, a yield lets them; alone on a core it returns at once.
+        let (spins, yields) = if oversubscribed { (0, MANY_YIELDS) } else { (SPINS, YIELDS) };
+        let (bell, armed) = (None, false);
+        Self { doorbell, pairs, arena, bell, spins, yields, idle: 0, armed, sleeps: 0 }
     }
 
     /// Something moved.
     pub(crate) fn moved(&mut self) {
         self.idle = 0;
-        if std::mem::take(&mut self.armed) {
-            self.pairs.iter().for_each(|pair| pair.disarm());
+        if self.armed {
+            self.disarm();
+        }
+    }
+
+    fn arm(&mut self) {
+        self.armed = true;
+        self.pairs.iter().for_each(|pair| pair.arm());
+        self.bell = self.arena.as_ref().map(|arena| arena.arm());
+    }
+
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.pairs.iter().for_each(|pair| pair.disarm());
+        if let (Some(arena), Some(_)) = (&self.arena, self.bell.take()) {
+            arena.disarm();
         }
     }
 
@@ -69,13 +101,12 @@ impl Waiter {
             return Pause::Again;
         }
         let yields = self.idle - self.spins;
-        if yields <= YIELDS {
+        if yields <= self.yields {
             std::thread::yield_now();
             return if yields.is_multiple_of(LOOK) { Pause::Look } else { Pause::Again };
         }
         if !self.armed {
-            self.armed = true;
-            self.pairs.iter().for_each(|pair| pair.arm());
+            self.arm();
             return Pause::Again;
         }
         Pause::Sleep
@@ -86,8 +117,18 @@ impl Waiter {
         &mut self,
         control: impl Iterator<Item = BorrowedFd<'a>>,
         interests: impl Iterator<Item = Interest<'a>>,
-        limit: Duration,
+        mut limit: Duration,
     ) {
+        let mut interests = interests.peekable();
+        match (&self.arena, self.bell) {
+            // Whatever moves next is in the arena; the control connections are looked at in between.
+            (Some(arena), Some(bell)) if interests.peek().is_none() => {
+                arena.sleep(bell, limit.min(NAP));
+                return self.awake();
+            }
+            (Some(_), Some(_)) => limit = limit.min(SHORT_NAP),
+            _ => {}
+        }
         let mut fds = vec![readable(self.doorbell.descriptor().as_fd())];
         for fd in control {
             fds.push(readable(fd));
@@ -105,11 +146,14 @@ impl Waiter {
         // Whether something is ready, time is up or a signal came: the caller polls everything again.
         let _ = poll(&mut fds, Some(&limit));
         self.doorbell.clear();
-        self.armed = false;
-        self.pairs.iter().for_each(|pair| pair.disarm());
+        self.awake();
+    }
+
+    fn awake(&mut self) {
+        self.disarm();
         self.sleeps += 1;
         // Woken for nothing, it goes back to sleep after a few yields.
-        self.idle = self.spins + YIELDS - LOOK / 4;
+        self.idle = self.spins + self.yields - LOOK / 4;
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use topology::schedule::Blocks;
 use topology::{Collective, Rank};
 
-use super::{Communicator, Owned, Pending, Request, Stats};
+use super::{Communicator, Owned, Path, Pending, Request, Stats};
 use crate::control::Notice;
 use crate::element::{Element, ReduceOp};
 use crate::error::TransportError;
@@ -298,11 +298,11 @@ impl Communicator {
     }
 
     /// As [`Communicator::all_to_all`], with `sends[r]` elements to rank `r` and `receives[r]` from it. The ranks first tell
-    /// each other their counts, so that counts that do not match are an error before any data moves.
+    /// each other their counts, so that counts that do not match are an error on every rank before any data moves.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; and where a buffer is not as long as its counts say, or another rank sends another
-    /// count than is to be received.
+    /// As [`Communicator::all_reduce`]; where a buffer is not as long as its counts say; and [`TransportError::Blocks`] on every
+    /// rank where any sends another count than is expected of it, after which the group is as usable as before.
     pub fn all_to_all_uneven<T: Element>(
         &mut self,
         input: &[T],
@@ -315,20 +315,32 @@ impl Communicator {
         expect("counts to receive", ranks, receives.len())?;
         expect("an input", sends.iter().sum(), input.len())?;
         expect("an output", receives.iter().sum(), output.len())?;
-        // To every rank the whole row, so that each knows what all exchange.
-        let row: Vec<i64> = sends.iter().map(|c| i64::try_from(*c).unwrap_or(i64::MAX)).collect();
-        let mut table = vec![0_i64; ranks * ranks];
+        // To every rank the whole row, so that each knows what all send and expect, and all find the same mistake.
+        let row: Vec<i64> = sends
+            .iter()
+            .chain(receives)
+            .map(|count| i64::try_from(*count).unwrap_or(i64::MAX))
+            .collect();
+        let mut table = vec![0_i64; 2 * ranks * ranks];
         self.all_to_all(&row.repeat(ranks), &mut table)?;
-        let counts = table.into_iter().map(|c| usize::try_from(c).unwrap_or(0)).collect();
+        let count = |rank: usize, place: usize| {
+            usize::try_from(table[rank * 2 * ranks + place]).unwrap_or(0)
+        };
+        let pairs = || (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+        for (from, to) in pairs() {
+            let (sends, receives) = (count(from, to), count(to, ranks + from));
+            if sends != receives {
+                let id = |rank: usize| Rank(u32::try_from(rank).unwrap_or(u32::MAX));
+                let (from, to) = (id(from), id(to));
+                return Err(TransportError::Blocks { from, to, sends, receives });
+            }
+        }
+        let counts = pairs().map(|(from, to)| count(from, to)).collect();
         let blocks = Blocks::new(ranks, counts).ok_or(TransportError::Length {
             what: "blocks of all ranks together",
             expected: usize::MAX,
             found: usize::MAX,
         })?;
-        let own = self.rank().index();
-        for (from, receives) in receives.iter().enumerate() {
-            expect("a block to receive", blocks.count(from, own), *receives)?;
-        }
         let (count, kernel) = (blocks.total(), Kernel::moving(T::TYPE));
         let (input, output) = (caller(input), caller_mut(output));
         let request = Request::new(Collective::AllToAll, count, kernel, input, output);
@@ -350,7 +362,8 @@ impl Communicator {
                 let start = Instant::now();
                 self.monitored_barrier(self.options.timeout)?;
                 let elapsed = start.elapsed();
-                Ok(Stats { elapsed, bytes: 0, channels: 0, steps: 0, sleeps: 0 })
+                let path = Path::Plan;
+                Ok(Stats { elapsed, bytes: 0, path, channels: 0, steps: 0, sleeps: 0 })
             }
             other => other.map(|stats| Stats { bytes: 0, ..stats }),
         }

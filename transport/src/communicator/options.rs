@@ -31,6 +31,40 @@ impl Transport {
     }
 }
 
+/// Which way operations take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Paths {
+    /// Through memory the whole group shares where all ranks are on one host, else along the plan's channels.
+    #[default]
+    Auto,
+    /// Along the plan's channels.
+    Plan,
+}
+
+/// The way an operation took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Path {
+    /// The plan's channels.
+    Plan,
+    /// A slot of each rank in memory the group shares.
+    Flat,
+    /// Straight from and to the ranks' buffers.
+    Direct,
+}
+
+impl Path {
+    /// The word in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Flat => "flat",
+            Self::Direct => "direct",
+        }
+    }
+}
+
 /// Settings of a communicator. All but the hook and the time limits must be equal on every rank.
 pub struct Options {
     /// Longest time an operation goes without progress before the silent rank is named.
@@ -39,6 +73,16 @@ pub struct Options {
     pub join_timeout: Duration,
     /// Which links.
     pub transport: Transport,
+    /// Which way operations take.
+    pub paths: Paths,
+    /// Whether ranks of one host may copy straight from each other's private memory, where the kernel permits it (which is
+    /// tried when the group is made, never assumed).
+    pub cross_memory: bool,
+    /// Most bytes of registered buffers per rank; costs address space until they are allocated.
+    pub heap_bytes: usize,
+    /// Whether the thread that makes the communicator is bound to a core: ranks of one host spread over the cores it may use, one
+    /// of each physical core first, NUMA node by NUMA node. Memory it touches first is then of its own node.
+    pub pin: bool,
     /// Messages in flight per connection.
     pub slots: usize,
     /// Longest message in bytes.
@@ -55,6 +99,10 @@ impl Default for Options {
             timeout: Duration::from_secs(30),
             join_timeout: Duration::from_secs(60),
             transport: Transport::Auto,
+            paths: Paths::Auto,
+            cross_memory: true,
+            heap_bytes: 1 << 30,
+            pin: false,
             // 4 slots of 128 KiB were fastest for private buffers in shared memory (measured on two cores with 1.25 MiB of
             // second-level cache each): the slots of a connection stay in cache between the two ends.
             slots: 4,
@@ -71,6 +119,10 @@ impl fmt::Debug for Options {
             .field("timeout", &self.timeout)
             .field("join_timeout", &self.join_timeout)
             .field("transport", &self.transport)
+            .field("paths", &self.paths)
+            .field("cross_memory", &self.cross_memory)
+            .field("heap_bytes", &self.heap_bytes)
+            .field("pin", &self.pin)
             .field("slots", &self.slots)
             .field("slot_bytes", &self.slot_bytes)
             .field("collectives", &self.collectives)
@@ -86,7 +138,9 @@ pub struct Stats {
     pub elapsed: Duration,
     /// Total data of the collective in bytes, as nccl-tests counts it.
     pub bytes: u64,
-    /// Channels of the plan it ran on.
+    /// The way it took.
+    pub path: Path,
+    /// Channels of the plan it ran on; 0 where it took another way.
     pub channels: usize,
     /// Steps this rank did.
     pub steps: usize,

@@ -53,7 +53,7 @@ impl Communicator {
     /// Where the operation is another communicator's.
     pub fn wait<B: 'static>(&mut self, pending: Pending<B>) -> Result<(B, Stats), TransportError> {
         self.complete(pending.ticket, None)?;
-        let finished = self.finished.remove(&pending.ticket);
+        let finished = self.take_finished(pending.ticket);
         let finished = finished.expect("what is complete is finished");
         let owned = finished.owned.expect("an operation that was started owns its buffer");
         let buffer = owned.downcast().expect("an operation of this communicator");

@@ -39,6 +39,28 @@ impl Communicator {
         self.operate(request)
     }
 
+    /// Sends to one rank and receives from another, or the same, at once.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] and [`Communicator::receive`].
+    pub fn exchange<T: Element>(
+        &mut self,
+        data: &[T],
+        to: Rank,
+        received: &mut [T],
+        from: Rank,
+    ) -> Result<Stats, TransportError> {
+        let own = self.rank();
+        let out = self.message::<T>(own, to, data.len(), caller(data))?;
+        let inward = self.message::<T>(from, own, received.len(), caller_mut(received))?;
+        let sent = self.start(out, None)?;
+        // Neither is left in flight when this returns: what ends one, ends the group.
+        let stats = self.operate(inward)?;
+        self.complete(sent, None)?;
+        self.take_finished(sent);
+        Ok(stats)
+    }
+
     /// Starts a [`Communicator::send`] of a buffer that is given back when it is done.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::*;
+use crate::arena::SharedBuffer;
 use crate::element::Element;
 use crate::testing::full_plan;
 
@@ -170,6 +171,203 @@ fn every_collective_on_every_type() {
     }
 }
 
+/// The ways that all of them must take with the same result: the plan's channels, the kernel's copies, and where that is
+/// forbidden, registered buffers or the plan's channels again.
+#[test]
+fn every_way_gives_the_same() {
+    let bits = |paths, cross_memory, registered: bool| {
+        let options = move |rank| Options { paths, cross_memory, ..every(Transport::Auto)(rank) };
+        group(&full_plan(3, 2), options, move |made, rank| {
+            let mut communicator = made.unwrap();
+            let mut all = Vec::new();
+            for count in [5000, 70_001, 300_000] {
+                let value = |i: usize| at(rank, i).into();
+                let mut data: Vec<i64> = (0..count).map(value).collect();
+                let stats = if registered {
+                    let mut shared = communicator.allocate(count).unwrap();
+                    assert!(shared.is_shared());
+                    shared.copy_from_slice(&data);
+                    let stats = communicator.all_reduce(&mut shared, ReduceOp::Sum).unwrap();
+                    data.copy_from_slice(&shared);
+                    stats
+                } else {
+                    communicator.all_reduce(&mut data, ReduceOp::Sum).unwrap()
+                };
+                let direct = registered || communicator.crosses_memory();
+                let way = if paths == Paths::Plan || !direct { Path::Plan } else { Path::Direct };
+                assert_eq!(stats.path, way);
+                let mut mean = vec![u8::try_from(rank.0).unwrap(); count];
+                communicator.all_reduce(&mut mean, ReduceOp::Avg).unwrap();
+                all.push((data, mean));
+            }
+            all
+        })
+    };
+    let plan = bits(Paths::Plan, true, false);
+    assert_eq!(plan, bits(Paths::Auto, true, false));
+    assert_eq!(plan, bits(Paths::Auto, false, false));
+    assert_eq!(plan, bits(Paths::Auto, false, true));
+    assert_eq!(plan[0][0].1[0], 1);
+}
+
+#[test]
+fn registered_buffers_serve_every_collective() {
+    group(&full_plan(3, 1), every(Transport::Auto), |made, rank| {
+        let mut communicator = made.unwrap();
+        let count = 30_000;
+        let fresh = || -> (SharedBuffer<i32>, SharedBuffer<i32>) {
+            let mut input = communicator.allocate(count).unwrap();
+            for (i, x) in input.iter_mut().enumerate() {
+                *x = at(rank, i).into();
+            }
+            (input, communicator.allocate(count).unwrap())
+        };
+        let of = |rank: u32, i: usize| i32::from(at(Rank(rank), i));
+        let part = crate::schedule::shard(count, rank, 3);
+        let cases: Vec<_> = (0..8).map(|_| fresh()).collect();
+        let mut cases = cases.into_iter();
+        let mut next = || cases.next().unwrap();
+        let (input, mut output) = next();
+        communicator.all_gather(&input[part.clone()], &mut output).unwrap();
+        let owner = |i: usize| {
+            (0..3).find(|r| crate::schedule::shard(count, Rank(*r), 3).contains(&i)).unwrap()
+        };
+        assert!((0..count).all(|i| output[i] == of(owner(i), i)));
+        let (mut own, _) = next();
+        communicator.broadcast(&mut own, Rank(2)).unwrap();
+        assert!((0..count).all(|i| own[i] == of(2, i)));
+        let (input, mut output) = next();
+        communicator.all_to_all(&input, &mut output).unwrap();
+        let from =
+            |i: usize| (u32::try_from(i / 10_000).unwrap(), i % 10_000 + 10_000 * rank.index());
+        assert!((0..count).all(|i| output[i] == of(from(i).0, from(i).1)));
+        let (mut own, _) = next();
+        communicator.scatter_in_place(&mut own, Rank(1)).unwrap();
+        assert!(part.clone().all(|i| own[i] == of(1, i)));
+        let (input, mut output) = next();
+        communicator.reduce(&input, &mut output, ReduceOp::Max, Rank(0)).unwrap();
+        let most =
+            |i: usize| if rank == Rank(0) { (0..3).map(|r| of(r, i)).max().unwrap() } else { 0 };
+        assert!((0..count).all(|i| output[i] == most(i)));
+        let (mut own, _) = next();
+        communicator.reduce_scatter_in_place(&mut own, ReduceOp::Sum).unwrap();
+        assert!(part.clone().all(|i| own[i] == (0..3).map(|r| of(r, i)).sum::<i32>()));
+        let (input, mut output) = next();
+        communicator.gather(&input[part], &mut output, count, Rank(1)).unwrap();
+        assert!((0..count).all(|i| output[i] == if rank == Rank(1) { of(owner(i), i) } else { 0 }));
+    });
+}
+
+#[test]
+fn a_full_heap_is_an_error_and_space_comes_back() {
+    let options = |rank| Options { heap_bytes: 1 << 21, ..every(Transport::Auto)(rank) };
+    group(&full_plan(2, 1), options, |made, _| {
+        let communicator = made.unwrap();
+        let most = communicator.allocate::<u8>(1 << 21).unwrap();
+        let error = communicator.allocate::<u8>(1).unwrap_err();
+        assert!(matches!(error, TransportError::NoMemory { bytes: 1, .. }), "{error}");
+        drop(most);
+        let again = communicator.allocate::<i64>(1000).unwrap();
+        assert!(again.iter().all(|x| *x == 0));
+    });
+    let tcp = group(&full_plan(2, 1), every(Transport::Tcp), |made, _| {
+        made.unwrap().allocate::<u8>(5).unwrap().is_shared()
+    });
+    assert_eq!(tcp, [false, false]);
+}
+
+/// A small operation on one rank, a large one on another.
+#[test]
+fn another_size_is_an_error_however_it_travels() {
+    for counts in [[100, 200_000], [200_000, 100], [200_000, 200_004]] {
+        group(&full_plan(2, 1), every(Transport::Auto), |made, rank| {
+            let mut data = vec![1.0_f32; counts[rank.index()]];
+            let error = made.unwrap().all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
+            let text = error.to_string();
+            assert!(counts.iter().all(|c| text.contains(&format!("{c} elements"))), "{text}");
+        });
+    }
+}
+
+/// One rank broadcasts, and need not wait for anybody; the other waits for it in vain.
+#[test]
+fn another_operation_is_an_error() {
+    group(&full_plan(2, 1), every(Transport::Auto), |made, rank| {
+        let mut communicator = made.unwrap();
+        let result = if rank == Rank(0) {
+            communicator.broadcast(&mut [1_u8], Rank(1)).map(drop)
+        } else {
+            communicator.all_reduce(&mut [1_u8], ReduceOp::Sum).map(drop)
+        };
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("all-reduce") && text.contains("broadcast"), "{text}");
+    });
+}
+
+/// A root that is far ahead waits for the slowest reader, and overwrites nothing.
+#[test]
+fn a_root_runs_ahead_by_as_many_slots_as_there_are() {
+    group(&full_plan(3, 1), every(Transport::Auto), |made, rank| {
+        let mut communicator = made.unwrap();
+        for i in 0..2000_u32 {
+            let mut data = [if rank == Rank(0) { i } else { 0 }; 3].map(i64::from);
+            communicator.broadcast(&mut data, Rank(0)).unwrap();
+            assert_eq!(data, [i64::from(i); 3]);
+            if rank == Rank(2) && i % 100 == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
+fn groups_of_a_grid_work_at_once() {
+    for transport in [Transport::Auto, Transport::Tcp] {
+        group(&full_plan(4, 1), every(transport), |made, rank| {
+            let mut world = made.unwrap();
+            let plan = |ranks: &[Rank]| full_plan(u32::try_from(ranks.len()).unwrap(), 1);
+            let rows = [vec![Rank(0), Rank(1)], vec![Rank(3), Rank(2)]];
+            let columns = [vec![Rank(0), Rank(2)], vec![Rank(1), Rank(3)]];
+            let mut row = world.subgroup(&rows, plan, every(transport)(rank)).unwrap().unwrap();
+            let mut column =
+                world.subgroup(&columns, plan, every(transport)(rank)).unwrap().unwrap();
+            assert_eq!(row.rank(), Rank([0, 1, 1, 0][rank.index()]));
+            let value = i64::from(1 << rank.0);
+            let in_row = row.start_all_reduce(vec![value; 10_000], ReduceOp::Sum).unwrap();
+            let in_column = column.start_all_reduce(vec![value; 10_000], ReduceOp::Sum).unwrap();
+            let mut all = [value];
+            world.all_reduce(&mut all, ReduceOp::Sum).unwrap();
+            assert_eq!(all, [15]);
+            let (column_sum, _) = column.wait(in_column).unwrap();
+            assert_eq!(column_sum, vec![[5, 10][rank.index() % 2]; 10_000]);
+            assert_eq!(row.wait(in_row).unwrap().0, vec![[3, 12][rank.index() / 2]; 10_000]);
+            // Rank 3 is in no group; the others are sorted by key.
+            let colour = (rank != Rank(3)).then_some(7);
+            let three = world.split(colour, -i64::from(rank.0), plan, every(transport)(rank));
+            match three.unwrap() {
+                None => assert_eq!(rank, Rank(3)),
+                Some(mut three) => {
+                    assert_eq!(three.rank(), Rank(2 - rank.0));
+                    let mut data = [i32::try_from(rank.0).unwrap()];
+                    three.broadcast(&mut data, Rank(0)).unwrap();
+                    assert_eq!(data, [2]);
+                }
+            }
+            let twice = world.subgroup(&[vec![Rank(0), Rank(0)]], plan, every(transport)(rank));
+            assert!(twice.unwrap_err().to_string().contains("twice"));
+        });
+    }
+}
+
+#[test]
+fn another_plan_in_a_group_is_refused() {
+    group(&full_plan(2, 1), every(Transport::Auto), |made, rank| {
+        let plan = |_: &[Rank]| full_plan(2, rank.0 + 1);
+        let error = made.unwrap().split(Some(0), 0, plan, every(Transport::Auto)(rank));
+        assert!(error.unwrap_err().to_string().contains("plan digest"));
+    });
+}
+
 #[test]
 fn floats_are_not_combined_by_bits() {
     group(&full_plan(2, 1), every(Transport::Auto), |made, _| {
@@ -238,12 +436,13 @@ fn uneven_blocks_that_do_not_match_are_refused_before_any_moves() {
         let receives = if rank == Rank(1) { [3, 1] } else { [1, 1] };
         let mut output = vec![0_u8; receives.iter().sum()];
         let result = communicator.all_to_all_uneven(&[1, 2_u8], &[1, 1], &mut output, &receives);
-        if rank == Rank(1) {
-            let text = result.unwrap_err().to_string();
-            assert_eq!(text, "a block to receive of 3 elements, not 1");
-        }
-        let error = communicator.all_to_all(&[0; 3], &mut [0; 3]);
-        drop(error);
+        let text = result.unwrap_err().to_string();
+        assert_eq!(text, "rank 0 sends 1 elements to rank 1, which expects 3");
+        let mut output = [0_u8; 2];
+        communicator.all_to_all_uneven(&[1, 2], &[1, 1], &mut output, &[1, 1]).unwrap();
+        assert_eq!(output, [u8::try_from(rank.0 + 1).unwrap(); 2]);
+        let error = communicator.all_to_all(&[0; 3], &mut [0; 3]).unwrap_err().to_string();
+        assert!(error.contains("3 elements are not"), "{error}");
         let error = communicator.all_to_all_uneven(&[1_u8], &[1, 1], &mut [], &[0, 0]);
         assert_eq!(error.unwrap_err().to_string(), "an input of 1 elements, not 2");
     });

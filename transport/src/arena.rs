@@ -1,0 +1,338 @@
+//! Memory that all ranks of a group on one host share: where small messages lie, where each rank says how far it is, and from
+//! which registered buffers are taken.
+//!
+//! One anonymous file, made by rank 0 and passed to the others over their control streams: it has no name, so nothing is left
+//! behind however a process ends, and the size of /dev/shm does not matter. What is needed in every operation is allocated
+//! when the group is made; the heaps cost memory once buffers are taken from them.
+//!
+//! ```text
+//!   page 0      how many ranks sleep
+//!   board       per rank a page: operations completed │ sleeping, bell │ stage of large operations │ what others may do here
+//!   slots       per rank 16 slots: header (number, count, signature, five words) │ 16 KiB
+//!   heaps       per rank: registered buffers
+//! ```
+//!
+//! Every operation has a number, the same on every rank. A rank posts operation `k` in its slot `k mod 16`: the header's first
+//! word becomes `k + 1`, written last. It may do so once every rank has completed operation `k - 16`.
+#![expect(
+    unsafe_code,
+    reason = "words, slots and buffers are places in a mapping that ranks share"
+)]
+
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use memmap2::MmapRaw;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::thread::futex;
+
+use crate::memory::{MemoryKey, Slot};
+
+mod heap;
+mod remote;
+
+pub(crate) use heap::Heap;
+pub use heap::SharedBuffer;
+pub(crate) use remote::{Remote, probe};
+
+const PAGE: usize = 4096;
+const LINE: usize = 64;
+/// Slots of each rank.
+pub(crate) const SLOTS: u64 = 16;
+/// Longest payload of a slot.
+pub(crate) const SLOT_BYTES: usize = 16 << 10;
+/// Words of a header after number, count and signature.
+pub(crate) const WORDS: usize = 5;
+
+/// What all ranks must agree on to find anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Layout {
+    pub(crate) ranks: usize,
+    /// Of each rank.
+    pub(crate) heap_bytes: usize,
+}
+
+impl Layout {
+    const fn slot_stride() -> usize {
+        LINE + SLOT_BYTES
+    }
+
+    fn slots(self) -> usize {
+        PAGE + self.ranks * PAGE
+    }
+
+    fn heaps(self) -> usize {
+        let slots = usize::try_from(SLOTS).unwrap_or(16) * Self::slot_stride();
+        (self.slots() + self.ranks * slots).next_multiple_of(2 << 20)
+    }
+
+    fn heap(self) -> usize {
+        self.heap_bytes.next_multiple_of(2 << 20)
+    }
+
+    fn bytes(self) -> usize {
+        self.heaps() + self.ranks * self.heap()
+    }
+
+    fn slot(self, rank: usize, number: u64) -> usize {
+        // The remainder is below the number of slots.
+        let slot = usize::try_from(number % SLOTS).unwrap_or(0);
+        let slots = usize::try_from(SLOTS).unwrap_or(16);
+        self.slots() + (rank * slots + slot) * Self::slot_stride()
+    }
+}
+
+/// A word of a rank's page on the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// Operations completed, in order.
+    Completed,
+    /// How far it is in large operations, counted over all of them.
+    Stage,
+    /// Process number, as it sees itself.
+    Process,
+    /// Address of a random number in its own memory.
+    Address,
+    /// That number.
+    Nonce,
+    /// 1: may not read all others' memory; 2: may.
+    Verdict,
+    /// Not zero once it has given up: its buffers may hold anything.
+    Aborted,
+}
+
+/// The mapping, as one rank sees it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    map: MmapRaw,
+    file: File,
+    layout: Layout,
+    pub(crate) own: usize,
+}
+
+impl Arena {
+    /// New memory, on rank 0. What every operation needs is allocated, so that a host without memory says so now.
+    pub(crate) fn create(layout: Layout) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("topod-group", flags)?);
+        file.set_len(layout.bytes() as u64)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, layout.heaps() as u64)?;
+        Self::map(layout, file, 0)
+    }
+
+    /// Maps what rank 0 made.
+    pub(crate) fn open(layout: Layout, file: File, own: usize) -> io::Result<Self> {
+        let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if !sealed || file.metadata()?.len() != layout.bytes() as u64 {
+            let what = "the group's shared memory is of another size, or could become so";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Self::map(layout, file, own)
+    }
+
+    fn map(layout: Layout, file: File, own: usize) -> io::Result<Self> {
+        let map = MmapRaw::map_raw(&file)?;
+        // A wish; kernels without huge pages for shared memory refuse it, and nothing depends on it.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(Self { map, file, layout, own })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) const fn ranks(&self) -> usize {
+        self.layout.ranks
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        assert!(offset <= self.map.len() && bytes <= self.map.len() - offset);
+        // SAFETY: Inside the mapping, as just asserted.
+        let address = unsafe { self.map.as_mut_ptr().add(offset) };
+        NonNull::new(address).expect("a mapping does not start at zero")
+    }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        let address = self.at(offset, 8).cast::<u64>();
+        // SAFETY: Inside the mapping, aligned (offsets used here are multiples of 8 in a page-aligned mapping), lives as long as
+        // `self`, and every process uses it as an atomic only.
+        unsafe { AtomicU64::from_ptr(address.as_ptr()) }
+    }
+
+    fn short(&self, offset: usize) -> &AtomicU32 {
+        let address = self.at(offset, 4).cast::<u32>();
+        // SAFETY: As in `long`, at multiples of 4.
+        unsafe { AtomicU32::from_ptr(address.as_ptr()) }
+    }
+
+    /// A rank's word on the board.
+    pub(crate) fn word(&self, rank: usize, word: Word) -> &AtomicU64 {
+        assert!(rank < self.layout.ranks);
+        let offset = match word {
+            Word::Completed => 0,
+            Word::Stage => 2 * LINE,
+            Word::Process => 3 * LINE,
+            Word::Address => 3 * LINE + 8,
+            Word::Nonce => 3 * LINE + 16,
+            Word::Verdict => 3 * LINE + 24,
+            Word::Aborted => 4 * LINE,
+        };
+        self.long(PAGE + rank * PAGE + offset)
+    }
+
+    /// Word `place` of a slot's header; 0 is the number, written last.
+    fn header(&self, rank: usize, number: u64, place: usize) -> &AtomicU64 {
+        assert!(rank < self.layout.ranks && place < LINE / 8);
+        self.long(self.layout.slot(rank, number) + 8 * place)
+    }
+
+    /// The payload of this rank's or another's slot.
+    pub(crate) fn payload(&self, rank: usize, number: u64, bytes: usize) -> Slot {
+        assert!(rank < self.layout.ranks);
+        let start = self.layout.slot(rank, number);
+        // Short ones travel with the header, in one cache line.
+        let start = if bytes <= 8 * WORDS { start + LINE - 8 * WORDS } else { start + LINE };
+        assert!(bytes <= SLOT_BYTES);
+        // SAFETY: Inside the mapping; the protocol of numbers says whose turn it is.
+        unsafe { Slot::new(self.at(start, bytes), bytes, MemoryKey::default()) }
+    }
+
+    /// Publishes operation `number` of this rank; `words` only where there is no payload.
+    pub(crate) fn post(
+        &self,
+        number: u64,
+        count: u64,
+        signature: u64,
+        words: Option<[u64; WORDS]>,
+    ) {
+        self.header(self.own, number, 1).store(count, Ordering::Relaxed);
+        self.header(self.own, number, 2).store(signature, Ordering::Relaxed);
+        for (place, word) in words.into_iter().flatten().enumerate() {
+            self.header(self.own, number, 3 + place).store(word, Ordering::Relaxed);
+        }
+        self.header(self.own, number, 0).store(number + 1, Ordering::Release);
+        self.wake();
+    }
+
+    /// Count and signature of a rank's operation `number`, once posted.
+    pub(crate) fn posted(&self, rank: usize, number: u64) -> Option<(u64, u64)> {
+        if self.header(rank, number, 0).load(Ordering::Acquire) != number + 1 {
+            return None;
+        }
+        let word = |place| self.header(rank, number, place).load(Ordering::Relaxed);
+        Some((word(1), word(2)))
+    }
+
+    /// The words of an operation that was posted without a payload.
+    pub(crate) fn words(&self, rank: usize, number: u64) -> [u64; WORDS] {
+        std::array::from_fn(|place| self.header(rank, number, 3 + place).load(Ordering::Relaxed))
+    }
+
+    /// Says something new on the board.
+    pub(crate) fn say(&self, word: Word, value: u64) {
+        self.word(self.own, word).store(value, Ordering::Release);
+        self.wake();
+    }
+
+    /// As [`Arena::say`], and a rank that falls asleep at this moment may not be woken.
+    pub(crate) fn mention(&self, word: Word, value: u64) {
+        self.word(self.own, word).store(value, Ordering::Release);
+        if self.sleepers().load(Ordering::Relaxed) != 0 {
+            self.wake_all();
+        }
+    }
+
+    /// Part of a rank's heap; `None` where there is no such part.
+    pub(crate) fn in_heap(&self, rank: usize, offset: usize, bytes: usize) -> Option<Slot> {
+        let heap = self.layout.heap();
+        if rank >= self.layout.ranks || offset > heap || bytes > heap - offset {
+            return None;
+        }
+        let start = self.layout.heaps() + rank * heap + offset;
+        // SAFETY: Inside the mapping; who may touch it when is up to the operations.
+        Some(unsafe { Slot::new(self.at(start, bytes), bytes, MemoryKey::default()) })
+    }
+
+    /// Where in this rank's heap a buffer of its caller lies, if it does.
+    pub(crate) fn registered(&self, slot: Slot) -> Option<usize> {
+        let start = self.at(self.layout.heaps() + self.own * self.layout.heap(), 0).addr();
+        let offset = slot.address().addr().get().checked_sub(start.get())?;
+        (offset <= self.layout.heap() && slot.bytes() <= self.layout.heap() - offset)
+            .then_some(offset)
+    }
+
+    pub(crate) const fn heap_bytes(&self) -> usize {
+        self.layout.heap_bytes
+    }
+
+    /// Takes memory from the host for a part of this rank's heap.
+    pub(crate) fn back(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        let start = self.layout.heaps() + self.own * self.layout.heap() + offset;
+        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), start as u64, bytes as u64)?;
+        Ok(())
+    }
+
+    fn sleepers(&self) -> &AtomicU32 {
+        self.short(0)
+    }
+
+    fn sleeping(&self, rank: usize) -> &AtomicU32 {
+        self.short(PAGE + rank * PAGE + LINE)
+    }
+
+    fn bell(&self, rank: usize) -> &AtomicU32 {
+        self.short(PAGE + rank * PAGE + LINE + 4)
+    }
+
+    /// Says that this rank is about to sleep; what its bell says now. It must poll everything once more before it does.
+    pub(crate) fn arm(&self) -> u32 {
+        let bell = self.bell(self.own).load(Ordering::Relaxed);
+        self.sleeping(self.own).store(1, Ordering::Relaxed);
+        self.sleepers().fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        bell
+    }
+
+    /// This rank is awake again.
+    pub(crate) fn disarm(&self) {
+        self.sleeping(self.own).store(0, Ordering::Relaxed);
+        self.sleepers().fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps until the bell says something else than `bell`, or for `limit`.
+    pub(crate) fn sleep(&self, bell: u32, limit: Duration) {
+        let limit = futex::Timespec::try_from(limit)
+            .unwrap_or(futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
+        // Whether it rang, time is up or a signal came: the caller polls everything again.
+        let _ = futex::wait(self.bell(self.own), futex::Flags::empty(), bell, Some(&limit));
+    }
+
+    /// After something was published: wakes whoever sleeps. (A rank that died asleep leaves the count too high, which costs
+    /// the others a look and no more.)
+    fn wake(&self) {
+        // Pairs with the fence in `arm`: either the sleeper's last poll sees what was published, or its count is seen here.
+        fence(Ordering::SeqCst);
+        if self.sleepers().load(Ordering::Relaxed) != 0 {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        for rank in (0..self.layout.ranks).filter(|rank| *rank != self.own) {
+            let flag = self.sleeping(rank);
+            if flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0 {
+                self.bell(rank).fetch_add(1, Ordering::Release);
+                let _ = futex::wake(self.bell(rank), futex::Flags::empty(), 1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
