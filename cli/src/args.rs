@@ -226,6 +226,42 @@ pub(crate) struct BenchArgs {
     /// Use another algorithm of the plan than the one it names for the size.
     #[arg(long, value_name = "ring|tree|..")]
     pub(crate) algorithm: Option<topology::Algorithm>,
+    /// Type of the elements.
+    #[arg(long, value_name = "f32|f64|f16|bf16|i8|i32|i64|u8", default_value = "f32")]
+    pub(crate) element: transport::ElementType,
+    /// What elements are combined by.
+    #[arg(long, value_name = "sum|prod|min|max|avg|and|or", default_value = "sum")]
+    pub(crate) op: transport::ReduceOp,
+    /// Whether the result takes the place of the input. By default it does, where the collective has such a form.
+    #[arg(
+        long,
+        value_enum,
+        default_value = "in",
+        default_value_if("collective", "all-to-all", "out"),
+        default_value_if("collective", "send-recv", "out")
+    )]
+    pub(crate) placement: Placement,
+    /// Time each operation alone, on buffers that are in no cache.
+    #[arg(long)]
+    pub(crate) cold: bool,
+    /// Use registered buffers, which operations on one host need not copy first.
+    #[arg(long)]
+    pub(crate) registered: bool,
+    /// Along the plan's channels even where all ranks share a host. Implied by --algorithm.
+    #[arg(long)]
+    pub(crate) by_plan: bool,
+    /// Bind each rank to a core of its own, as far as there are so many.
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// Operations before the clock counts.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) warm_up: u32,
+    /// Figures of another library to compare with: JSON lines with tag, op, ranks, bytes and us.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) peer: Option<PathBuf>,
+    /// Also draw time against size: measured, limit, prediction, peer.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
     /// Limit for every operation, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) timeout: u32,
@@ -237,6 +273,12 @@ pub(crate) struct BenchArgs {
     pub(crate) rendezvous: Option<String>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: TextFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Placement {
+    In,
+    Out,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,8 +7,11 @@
 //! ```
 
 mod job;
+mod peers;
+mod plot;
 mod rank;
 mod report;
+mod values;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -21,7 +24,7 @@ use proto::PlanQuery;
 use topology::plan::{PlanRequest, SizeChoice};
 use topology::{Algorithm, Collective, GpuIndex, Plan, Protocol, Topology, VertexKind};
 
-use crate::args::{BenchArgs, LinkKind, TextFormat};
+use crate::args::{BenchArgs, LinkKind, Placement, TextFormat};
 use crate::client;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -29,24 +32,39 @@ use crate::plan;
 use crate::size;
 use crate::source;
 
+use peers::Peers;
 pub(crate) use rank::run as run_rank;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
-    if args.collective != Collective::AllReduce {
+    let element = args.element.bytes() as u64;
+    if args.sizes.0.iter().any(|size| *size == 0 || !size.is_multiple_of(element)) {
+        let element = args.element;
+        let message = format!(
+            "sizes must be positive multiples of the {} bytes of {element}",
+            element.bytes()
+        );
+        return Err(Failure::usage(message));
+    }
+    if !args.op.combines(args.element) {
+        let message = format!("{} does not combine elements of type {}", args.op, args.element);
+        return Err(Failure::usage(message));
+    }
+    let apart = matches!(args.collective, Collective::AllToAll | Collective::SendRecv);
+    if apart && args.placement == Placement::In {
         return Err(Failure::usage(format!(
-            "the transport executes all-reduce; {} is not executed yet",
+            "{} has no form in place: use --placement out",
             args.collective
         )));
     }
-    if args.sizes.0.iter().any(|size| *size == 0 || !size.is_multiple_of(4)) {
-        return Err(Failure::usage(
-            "sizes must be positive multiples of 4 bytes: elements are 32-bit floats",
-        ));
+    if args.collective == Collective::SendRecv && args.ranks < 2 {
+        return Err(Failure::usage("one rank has nobody to send to"));
     }
+    let peers = args.peer.as_deref().map_or_else(|| Ok(Peers::default()), Peers::read)?;
     let largest = args.sizes.0.iter().copied().max().unwrap_or(0);
     let memory = rustix::system::sysinfo();
     let memory = memory.totalram.saturating_mul(memory.mem_unit.into());
-    if largest.saturating_mul(args.ranks.into()) > memory / 2 {
+    let buffers = if args.placement == Placement::In { 1 } else { 2 };
+    if largest.saturating_mul(buffers).saturating_mul(args.ranks.into()) > memory / 2 {
         let message = format!(
             "{} on {} ranks need more than half of this host's memory",
             size::display(largest),
@@ -63,8 +81,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
         .map_or(args.ranks, |place| place.ranks);
     let plan = forced(fetch(args, ranks)?, args)?;
     match rendezvous {
-        None => local(args, plan),
-        Some(rendezvous) => one_of_a_job(args, plan, &rendezvous),
+        None => local(args, plan, &peers),
+        Some(rendezvous) => one_of_a_job(args, plan, &rendezvous, &peers),
     }
 }
 
@@ -73,7 +91,7 @@ fn fetch(args: &BenchArgs, ranks: u32) -> Result<Plan, Failure> {
     let origin = source::load(&args.source)?;
     let request = PlanRequest {
         gpus: Some(first_gpus(&origin.topology, ranks)?),
-        collectives: vec![args.collective],
+        collectives: planned(args.collective),
         ..PlanRequest::default()
     };
     let from_daemon =
@@ -89,6 +107,14 @@ fn fetch(args: &BenchArgs, ranks: u32) -> Result<Plan, Failure> {
             ..PlanQuery::from(&request)
         },
     )
+}
+
+/// What is planned: the collective, where it is one that is planned, and all-reduce, by which the ranks agree on times.
+fn planned(collective: Collective) -> Vec<Collective> {
+    let own = Some(collective).filter(|c| planner::assemble::PLANNED.contains(c));
+    let mut all = vec![Collective::AllReduce];
+    all.extend(own.filter(|c| *c != Collective::AllReduce));
+    all
 }
 
 fn first_gpus(topology: &Topology, ranks: u32) -> Result<Vec<GpuIndex>, Failure> {
@@ -163,11 +189,21 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         },
         timeout_s: args.timeout,
         min_time_ms: args.min_time,
+        warm_up: args.warm_up,
+        collective: args.collective,
+        element: args.element.to_string(),
+        op: args.op.to_string(),
+        in_place: args.placement == Placement::In,
+        cold: args.cold,
+        shared: args.registered,
+        // An algorithm that was asked for is one of the plan's.
+        by_plan: args.algorithm.is_some() || args.by_plan,
+        pin: args.pin,
     }
 }
 
 /// N processes on this host.
-fn local(args: &BenchArgs, plan: Plan) -> Result<Exit, Failure> {
+fn local(args: &BenchArgs, plan: Plan, peers: &Peers) -> Result<Exit, Failure> {
     let limits = args
         .sizes
         .0
@@ -185,7 +221,9 @@ fn local(args: &BenchArgs, plan: Plan) -> Result<Exit, Failure> {
         processes.push(start(&program, &job(args, &plan, rank, &rendezvous))?);
     }
     let outcomes = gather(processes, Duration::from_secs(args.timeout.into()))?;
-    let report = report::Report::new(args, &plan, &outcomes, &limits);
+    // All ranks agreed on the figures.
+    let measured = outcomes.first().map_or(&[][..], Vec::as_slice);
+    let report = report::Report::new(args, &plan, measured, &limits, peers);
     finish(args, &report)
 }
 
@@ -266,6 +304,7 @@ fn one_of_a_job(
     args: &BenchArgs,
     plan: Plan,
     rendezvous: &transport::Rendezvous,
+    peers: &Peers,
 ) -> Result<Exit, Failure> {
     let place = rendezvous.own_place().ok_or_else(|| {
         Failure::usage("--rendezvous takes env://: only there is it known which rank this is")
@@ -275,11 +314,15 @@ fn one_of_a_job(
     if place.rank.0 != 0 {
         return Ok(Exit::Ok);
     }
-    let report = report::Report::new(args, &plan, &[measured], &[]);
+    let report = report::Report::new(args, &plan, &measured, &[], peers);
     finish(args, &report)
 }
 
 fn finish(args: &BenchArgs, report: &report::Report) -> Result<Exit, Failure> {
+    if let Some(path) = &args.svg {
+        std::fs::write(path, report.plot())
+            .map_err(|error| Failure::internal(format!("{}: {error}", path.display())))?;
+    }
     match args.output {
         TextFormat::Json => output::print_json(report)?,
         TextFormat::Table => output::print(&report.render())?,

@@ -209,11 +209,54 @@ fn every_element_of_a_benchmark_is_right() {
         for result in results {
             assert_eq!(result["wrong"], 0, "{ranks} ranks over {transport}: {result}");
             assert!(
-                result["operations"].as_u64() >= Some(5) && result["time_us"].as_f64() > Some(0.0),
+                result["operations"].as_u64() >= Some(20) && result["time_us"].as_f64() > Some(0.0),
                 "{result}"
             );
         }
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let peer = r#"{"tag":"other","op":"allreduce","ranks":3,"bytes":4000,"us":7.5}"#;
+    fs::write(path("peer"), peer).expect("written");
+    let ways: [&[&str]; 4] = [
+        &["--placement", "out", "--element", "bf16", "--op", "max"],
+        &["--registered", "--element", "i64", "--pin"],
+        &["--by-plan", "--op", "avg"],
+        &["--cold", "--transport", "tcp"],
+    ];
+    for (at, collective) in Collective::ALL.iter().enumerate() {
+        // All ways for one, one way for all.
+        let all = *collective == Collective::AllReduce;
+        for how in ways.iter().enumerate().filter(|(way, _)| all || at % 4 == *way) {
+            let how = *how.1;
+            let (peer, svg) = (path("peer"), path("plot"));
+            let mut arguments = vec!["bench", collective.as_str(), "--ranks", "3"];
+            let from = dgx1v();
+            arguments.extend(["--sizes", "24,4000,96K", "--min-time", "1", "-o", "json"]);
+            arguments.extend(["--from", &from, "--peer", &peer, "--svg", &svg]);
+            arguments.extend(how);
+            let report = check_json(&arguments, "", 0);
+            let results = report["results"].as_array().expect("results");
+            assert_eq!(results.len(), if *collective == Collective::Barrier { 1 } else { 3 });
+            for result in results {
+                assert_eq!(result["wrong"], 0, "{collective} {how:?}: {result}");
+            }
+            if *collective == Collective::AllReduce && how.contains(&"out") {
+                assert_eq!(results[1]["peer_us"], 7.5);
+            }
+            let drawn = fs::read_to_string(&svg).expect("a plot");
+            assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n"));
+        }
+    }
+    let refused = |arguments: &[&str], code| {
+        let from = dgx1v();
+        let all = [&["bench"][..], arguments, &["--ranks", "2", "--from", &from]].concat();
+        check(&all, "", code);
+    };
+    refused(&["all-to-all", "--placement", "in"], 2);
+    refused(&["all-reduce", "--op", "and"], 2);
+    refused(&["all-reduce", "--element", "f8"], 2);
+    refused(&["all-reduce", "--peer", "/nowhere"], 2);
     check(&["bench", "all-reduce", "--ranks", "9", "--from", &dgx1v()], "", 7);
     check(&["bench", "all-reduce", "--sizes", "6", "--from", &dgx1v()], "", 2);
 }

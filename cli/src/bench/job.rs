@@ -1,6 +1,7 @@
 //! What the starting process tells a rank, and what the rank tells back: JSON on stdin and stdout.
 
 use serde::{Deserialize, Serialize};
+use topology::Collective;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -12,6 +13,19 @@ pub(crate) struct Job {
     pub(crate) transport: Link,
     pub(crate) timeout_s: u32,
     pub(crate) min_time_ms: u32,
+    pub(crate) warm_up: u32,
+    pub(crate) collective: Collective,
+    /// As [`transport::ElementType`] is spelled.
+    pub(crate) element: String,
+    /// As [`transport::ReduceOp`] is spelled.
+    pub(crate) op: String,
+    pub(crate) in_place: bool,
+    pub(crate) cold: bool,
+    /// Registered buffers.
+    pub(crate) shared: bool,
+    /// Along the plan's channels even where all ranks share a host.
+    pub(crate) by_plan: bool,
+    pub(crate) pin: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -26,12 +40,17 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// One size on one rank.
+/// One size, the same on every rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
+    /// Total data of the collective, as nccl-tests counts it.
     pub(crate) bytes: u64,
-    /// Call and return of each operation, in nanoseconds of the host's monotonic clock.
-    pub(crate) operations: Vec<(u64, u64)>,
-    /// Elements that were not what they should be, over all operations.
+    /// The way it took.
+    pub(crate) path: String,
+    /// Of each batch (of one operation where cold): nanoseconds an operation, of the slowest rank.
+    pub(crate) batches: Vec<f64>,
+    /// Operations that were timed.
+    pub(crate) operations: u64,
+    /// Elements that were not what they should be, over all ranks and all operations that were checked.
     pub(crate) wrong: u64,
 }

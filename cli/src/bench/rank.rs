@@ -1,21 +1,32 @@
 //! One rank of a benchmark.
 
 use std::io::Read;
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use half::{bf16, f16};
 use topology::formats::plan_json;
-use topology::{Plan, Rank};
-use transport::{Communicator, Options, ReduceOp, Rendezvous, Transport};
+use topology::{Collective, Plan, Rank};
+use transport::{
+    Communicator, ElementType, Options, Paths, ReduceOp, Rendezvous, SharedBuffer, Stats,
+    Transport, TransportError,
+};
 
 use super::job::{Job, Link, Measured, Outcome};
+use super::values::{Value, Values};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Operations before the clock counts: connections fill, pages are mapped.
-const WARM_UP: usize = 3;
-/// Bounds of operations per size.
-const OPERATIONS: (f64, f64) = (5.0, 2000.0);
+/// Batches of operations per size; the result is the median over them.
+const BATCHES: usize = 20;
+/// Most operations of a batch.
+const MOST_OPERATIONS: f64 = 2000.0;
+/// Bytes that the buffers of cold operations rotate over: more than caches hold.
+const COLD_BYTES: usize = 64 << 20;
+/// Operations timed cold.
+const COLD_OPERATIONS: usize = 100;
+/// The root of collectives that have one.
+const ROOT: Rank = Rank(0);
 
 pub(crate) fn run() -> Result<Exit, Failure> {
     let mut text = String::new();
@@ -53,6 +64,7 @@ pub(crate) fn measure(
     rendezvous: &Rendezvous,
 ) -> Result<Vec<Measured>, String> {
     let timeout = Duration::from_secs(job.timeout_s.into());
+    let largest = job.sizes.iter().copied().max().unwrap_or(0).max(COLD_BYTES as u64);
     let options = Options {
         timeout,
         join_timeout: timeout,
@@ -60,89 +72,223 @@ pub(crate) fn measure(
             Link::Shm => Transport::Shm,
             Link::Tcp => Transport::Tcp,
         },
+        paths: if job.by_plan { Paths::Plan } else { Paths::Auto },
+        pin: job.pin,
+        // Input and output, and what rounding to pages takes.
+        heap_bytes: usize::try_from(2 * largest).unwrap_or(usize::MAX / 2) + (1 << 20),
+        // Ranks agree on the times by all-reduce.
+        collectives: vec![Collective::AllReduce, job.collective],
         ..Options::default()
     };
+    let element: ElementType = job.element.parse().map_err(|e| format!("{e}"))?;
+    let op: ReduceOp = job.op.parse().map_err(|e| format!("{e}"))?;
     let mut communicator = Communicator::new(plan, Rank(job.rank), rendezvous, options)
         .map_err(|error| chain(&error))?;
-    job.sizes
-        .iter()
-        .map(|bytes| {
-            measure_size(&mut communicator, *bytes, job.min_time_ms).map_err(|error| chain(&error))
+    let mut bench = Bench { job, op, communicator: &mut communicator };
+    let measured = match element {
+        ElementType::F32 => bench.all_sizes::<f32>(),
+        ElementType::F64 => bench.all_sizes::<f64>(),
+        ElementType::F16 => bench.all_sizes::<f16>(),
+        ElementType::Bf16 => bench.all_sizes::<bf16>(),
+        ElementType::I8 => bench.all_sizes::<i8>(),
+        ElementType::I32 => bench.all_sizes::<i32>(),
+        ElementType::I64 => bench.all_sizes::<i64>(),
+        ElementType::U8 => bench.all_sizes::<u8>(),
+    };
+    measured.map_err(|error| chain(&error))
+}
+
+/// A buffer of either kind.
+enum Buffer<T> {
+    Private(Vec<T>),
+    Shared(SharedBuffer<T>),
+}
+
+impl<T: Value> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Private(data) => data,
+            Self::Shared(data) => data,
+        }
+    }
+}
+
+impl<T: Value> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Private(data) => data,
+            Self::Shared(data) => data,
+        }
+    }
+}
+
+struct Bench<'a> {
+    job: &'a Job,
+    op: ReduceOp,
+    communicator: &'a mut Communicator,
+}
+
+impl Bench<'_> {
+    fn all_sizes<T: Value>(&mut self) -> Result<Vec<Measured>, TransportError> {
+        let sizes =
+            if self.job.collective == Collective::Barrier { &[0][..] } else { &self.job.sizes[..] };
+        sizes.iter().map(|bytes| self.size::<T>(*bytes)).collect()
+    }
+
+    fn buffer<T: Value>(&self, length: usize) -> Result<Buffer<T>, TransportError> {
+        let mut buffer = if self.job.shared {
+            Buffer::Shared(self.communicator.allocate(length)?)
+        } else {
+            Buffer::Private(vec![T::default(); length])
+        };
+        // No page is first mapped while the clock runs.
+        buffer.fill(T::default());
+        Ok(buffer)
+    }
+
+    fn size<T: Value>(&mut self, bytes: u64) -> Result<Measured, TransportError> {
+        let (ranks, rank) = (self.communicator.ranks(), self.communicator.rank().index());
+        let mut count = usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<T>();
+        if self.job.collective == Collective::AllToAll {
+            count = (count / ranks).max(1) * ranks;
+        }
+        let places =
+            if self.job.cold { (COLD_BYTES / size_of::<T>() / count.max(1)).max(1) } else { 1 };
+        let mut input = self.buffer::<T>(count * places)?;
+        let mut output = self.buffer::<T>(if self.job.in_place { 0 } else { count * places })?;
+        let (collective, op) = (self.job.collective, self.op);
+        let values = Values { collective, op, ranks, rank, count };
+        let mut wrong = self.checked(&values, &mut input, &mut output)?;
+        let place = |at: usize| (at % places) * count..(at % places + 1) * count;
+        let in_place = self.job.in_place;
+        let out = |at: usize| if in_place { 0..0 } else { place(at) };
+        input.fill(T::default());
+        let mut path = "";
+        let mut slowest = 0_f64;
+        for at in 0..self.job.warm_up.max(1) as usize {
+            let start = Instant::now();
+            path = self
+                .once(&mut input[place(at)], &mut output[out(at)], count)?
+                .map_or("plan", |stats| stats.path.as_str());
+            slowest = start.elapsed().as_secs_f64();
+        }
+        // Every rank must do as many operations: they agree on the slowest rank's last one.
+        let mut agreed = [slowest];
+        self.communicator.all_reduce(&mut agreed, ReduceOp::Max)?;
+        let wanted = f64::from(self.job.min_time_ms) / 1000.0 / agreed[0].max(1e-8);
+        let (batches, operations) = if self.job.cold {
+            (COLD_OPERATIONS, 1)
+        } else {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "between the bounds, both small and positive"
+            )]
+            let operations = (wanted / BATCHES as f64).clamp(1.0, MOST_OPERATIONS) as usize;
+            (BATCHES, operations)
+        };
+        let mut times = Vec::with_capacity(batches);
+        for batch in 0..batches {
+            self.communicator.barrier()?;
+            let start = Instant::now();
+            for _ in 0..operations {
+                self.once(&mut input[place(batch)], &mut output[out(batch)], count)?;
+            }
+            times.push(start.elapsed().as_secs_f64() * 1e9 / operations as f64);
+        }
+        self.communicator.all_reduce(&mut times, ReduceOp::Max)?;
+        wrong += self.checked(&values, &mut input, &mut output)?;
+        let mut all_wrong = [i64::try_from(wrong).unwrap_or(i64::MAX)];
+        self.communicator.all_reduce(&mut all_wrong, ReduceOp::Sum)?;
+        Ok(Measured {
+            bytes: (count * size_of::<T>()) as u64,
+            path: path.to_owned(),
+            batches: times,
+            operations: (batches * operations) as u64,
+            wrong: u64::try_from(all_wrong[0]).unwrap_or(u64::MAX),
         })
-        .collect()
-}
-
-fn measure_size(
-    communicator: &mut Communicator,
-    bytes: u64,
-    min_time_ms: u32,
-) -> Result<Measured, transport::TransportError> {
-    let count = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
-    let mut buffer = vec![0_f32; count];
-    let mut measured = Measured { bytes, operations: Vec::new(), wrong: 0 };
-    let mut warm_up = 0.0;
-    for _ in 0..WARM_UP {
-        let (start, end) = operate(communicator, &mut buffer, &mut measured.wrong)?;
-        warm_up = (end - start) as f64 / 1e9;
     }
-    // Every rank must do as many operations: they agree on the mean of what the last one took.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a time in seconds; 24 bits of it are plenty"
-    )]
-    let mut agreed = [warm_up as f32];
-    communicator.all_reduce(&mut agreed, ReduceOp::Sum)?;
-    #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
-    let mean = f64::from(agreed[0]) / communicator.ranks() as f64;
-    let wanted = f64::from(min_time_ms) / 1000.0 / mean.max(1e-9);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between the bounds, both small and positive"
-    )]
-    let operations = wanted.clamp(OPERATIONS.0, OPERATIONS.1) as usize;
-    for _ in 0..operations {
-        let times = operate(communicator, &mut buffer, &mut measured.wrong)?;
-        measured.operations.push(times);
+
+    /// One operation on fresh data; how many elements of its result are wrong here.
+    fn checked<T: Value>(
+        &mut self,
+        values: &Values,
+        input: &mut Buffer<T>,
+        output: &mut Buffer<T>,
+    ) -> Result<u64, TransportError> {
+        let count = values.count;
+        values.fill(&mut input[..count]);
+        let out = count.min(output.len());
+        output[..out].fill(T::of(101.0));
+        self.once(&mut input[..count], &mut output[..out], count)?;
+        let collective = self.job.collective;
+        let rooted = matches!(collective, Collective::Reduce | Collective::Gather);
+        if rooted && self.communicator.rank() != ROOT {
+            return Ok(0);
+        }
+        let shard = transport::schedule::shard(count, self.communicator.rank(), values.ranks);
+        let sharded = matches!(collective, Collective::ReduceScatter | Collective::Scatter);
+        let result = if self.job.in_place { &input[..count] } else { &output[..out] };
+        Ok(match (sharded, self.job.in_place) {
+            (true, true) => values.wrong(&result[shard.clone()], shard.start),
+            (true, false) => values.wrong(&result[..shard.len()], shard.start),
+            (false, _) => values.wrong(result, 0),
+        })
     }
-    Ok(measured)
-}
 
-/// One operation in place on fresh data, every element checked; when it was called and when it returned.
-fn operate(
-    communicator: &mut Communicator,
-    buffer: &mut [f32],
-    wrong: &mut u64,
-) -> Result<(u64, u64), transport::TransportError> {
-    let rank = communicator.rank().index();
-    for (index, element) in buffer.iter_mut().enumerate() {
-        *element = input(rank, index);
+    /// One operation; `output` is empty in place.
+    fn once<T: Value>(
+        &mut self,
+        input: &mut [T],
+        output: &mut [T],
+        count: usize,
+    ) -> Result<Option<Stats>, TransportError> {
+        let (op, in_place) = (self.op, self.job.in_place);
+        let communicator = &mut *self.communicator;
+        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        // Not for collectives that have none: the division would show in the smallest times.
+        let shard = || transport::schedule::shard(count, rank, ranks);
+        let stats = match self.job.collective {
+            Collective::AllReduce if in_place => communicator.all_reduce(input, op)?,
+            Collective::AllReduce => communicator.all_reduce_into(input, output, op)?,
+            Collective::AllGather if in_place => communicator.all_gather_in_place(input)?,
+            Collective::AllGather => communicator.all_gather(&input[shard()], output)?,
+            Collective::ReduceScatter if in_place => {
+                communicator.reduce_scatter_in_place(input, op)?
+            }
+            Collective::ReduceScatter => {
+                communicator.reduce_scatter(input, &mut output[..shard().len()], op)?
+            }
+            Collective::Broadcast if in_place => communicator.broadcast(input, ROOT)?,
+            Collective::Broadcast => {
+                // The root's own copy is part of it, as in nccl-tests.
+                if communicator.rank() == ROOT {
+                    output.copy_from_slice(input);
+                }
+                communicator.broadcast(output, ROOT)?
+            }
+            Collective::Reduce if in_place => communicator.reduce_in_place(input, op, ROOT)?,
+            Collective::Reduce => communicator.reduce(input, output, op, ROOT)?,
+            Collective::AllToAll => communicator.all_to_all(input, output)?,
+            Collective::Gather if in_place => communicator.gather_in_place(input, ROOT)?,
+            Collective::Gather => communicator.gather(&input[shard()], output, count, ROOT)?,
+            Collective::Scatter if in_place => communicator.scatter_in_place(input, ROOT)?,
+            Collective::Scatter => {
+                communicator.scatter(input, &mut output[..shard().len()], count, ROOT)?
+            }
+            Collective::Barrier => communicator.barrier()?,
+            Collective::SendRecv => {
+                // Everybody to the next, from the one before.
+                let ranks = u32::try_from(communicator.ranks()).unwrap_or(u32::MAX);
+                let own = communicator.rank().0;
+                let (next, before) = (Rank((own + 1) % ranks), Rank((own + ranks - 1) % ranks));
+                communicator.exchange(input, next, output, before)?
+            }
+        };
+        Ok(Some(stats))
     }
-    let start = now();
-    communicator.all_reduce(buffer, ReduceOp::Sum)?;
-    let end = now();
-    let ranks = communicator.ranks();
-    // The sum depends on the index only through its remainder, so that checking costs one comparison.
-    let expected: Vec<f32> =
-        (0..PERIOD).map(|index| (0..ranks).map(|rank| input(rank, index)).sum()).collect();
-    *wrong += buffer
-        .chunks(PERIOD)
-        .map(|chunk| chunk.iter().zip(&expected).filter(|(a, b)| a != b).count() as u64)
-        .sum::<u64>();
-    Ok((start, end))
-}
-
-/// Elements repeat after this many; a prime, so that no chunk boundary falls together with it.
-const PERIOD: usize = 1009;
-
-/// Small whole numbers: their sums over any thousand ranks are exact in 32-bit floats.
-fn input(rank: usize, index: usize) -> f32 {
-    ((index % PERIOD * 7 + rank * 31) % 1021) as f32
-}
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// An error with its causes, in one line.

@@ -7,7 +7,9 @@ use topology::{Algorithm, Collective, Plan};
 use transport::MemoryLimit;
 
 use super::job::Measured;
-use crate::args::{BenchArgs, LinkKind};
+use super::peers::{Case, Peers};
+use super::plot::{self, Line};
+use crate::args::{BenchArgs, LinkKind, Placement};
 use crate::output;
 use crate::size;
 
@@ -17,6 +19,12 @@ pub(crate) struct Report {
     collective: Collective,
     ranks: usize,
     transport: &'static str,
+    element: String,
+    op: String,
+    placement: &'static str,
+    cold: bool,
+    memory: &'static str,
+    pinned: bool,
     /// What the plan reaches on the hardware it is for; says nothing about this host's memory.
     planned_hardware_algbw_gbps: Option<f64>,
     planned_hardware: String,
@@ -26,46 +34,80 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 struct Row {
     bytes: u64,
+    /// Of the plan, where its channels carried the operation.
     algorithm: Option<Algorithm>,
-    operations: usize,
-    /// Median over operations of the time from the last rank's call to the last rank's return.
+    /// `plan`, `flat` or `direct`.
+    path: String,
+    operations: u64,
+    /// Median over batches of the slowest rank's time per operation.
     time_us: f64,
+    time_min_us: f64,
+    /// Tenth percentile.
+    time_p10_us: f64,
     algbw_gbps: f64,
     busbw_gbps: f64,
     wrong: u64,
     /// Least time the memory allows, measured in this run.
     memory_limit_us: Option<f64>,
     of_memory_limit: Option<f64>,
+    /// What the plan predicts for the hardware it is for.
+    predicted_us: Option<f64>,
+    peer_us: Option<f64>,
+    peer: Option<String>,
+    /// How many times faster than the peer.
+    over_peer: Option<f64>,
 }
 
 impl Report {
-    /// From the measurements of every rank of this host (or of one), all over the same sizes.
     pub(crate) fn new(
         args: &BenchArgs,
         plan: &Plan,
-        outcomes: &[Vec<Measured>],
+        measured: &[Measured],
         limits: &[MemoryLimit],
+        peers: &Peers,
     ) -> Self {
         let reached = plan.collectives.get(&args.collective);
         let best = reached.and_then(|reached| reached.best.as_ref());
         let ranks = plan.ranks.len();
-        let results = args.sizes.0.iter().enumerate().map(|(place, bytes)| {
-            let of_ranks: Vec<&Measured> =
-                outcomes.iter().filter_map(|sizes| sizes.get(place)).collect();
-            let time_us = median_us(&of_ranks);
-            let algbw = *bytes as f64 / time_us / 1e3;
-            let limit = limits.get(place).map(|limit| limit.all_reduce.as_secs_f64() * 1e6);
+        let in_place = args.placement == Placement::In;
+        let results = measured.iter().enumerate().map(|(at, measured)| {
+            let mut times = measured.batches.clone();
+            times.sort_unstable_by(f64::total_cmp);
+            let at_share = |share: usize| {
+                times.get(times.len() * share / 100).map_or(f64::NAN, |ns| ns.max(1.0) / 1e3)
+            };
+            let time_us = at_share(50);
+            let algbw = measured.bytes as f64 / time_us / 1e3;
+            let limit = limits.get(at).and_then(|limit| limit_us(args, ranks, measured, limit));
+            let asked = args.sizes.0.get(at).copied().unwrap_or(0);
+            let case = Case {
+                collective: args.collective,
+                ranks,
+                bytes: asked,
+                in_place,
+                cold: args.cold,
+            };
+            let peer = peers.best(&case);
             Row {
-                bytes: *bytes,
-                algorithm: algorithm(plan, args.collective, *bytes),
-                operations: of_ranks.iter().map(|m| m.operations.len()).min().unwrap_or(0),
+                bytes: measured.bytes,
+                algorithm: (measured.path == "plan")
+                    .then(|| algorithm(plan, args.collective, measured.bytes))
+                    .flatten(),
+                path: measured.path.clone(),
+                operations: measured.operations,
                 time_us,
+                time_min_us: at_share(0),
+                time_p10_us: at_share(10),
                 algbw_gbps: algbw,
                 busbw_gbps: algbw
                     * args.collective.busbw_factor(u32::try_from(ranks).unwrap_or(u32::MAX)),
-                wrong: of_ranks.iter().map(|m| m.wrong).sum(),
+                wrong: measured.wrong,
                 memory_limit_us: limit,
                 of_memory_limit: limit.map(|limit| limit / time_us),
+                predicted_us: predicted_us(plan, args.collective, measured.bytes),
+                peer_us: peer.map(|(us, _)| us),
+                peer: peer.map(|(_, tag)| tag.to_owned()),
+                over_peer: peer.map(|(us, _)| us / time_us),
             }
         });
         Self {
@@ -76,6 +118,12 @@ impl Report {
                 LinkKind::Shm => "shm",
                 LinkKind::Tcp => "tcp",
             },
+            element: args.element.to_string(),
+            op: args.op.to_string(),
+            placement: if in_place { "in" } else { "out" },
+            cold: args.cold,
+            memory: if args.registered { "registered" } else { "private" },
+            pinned: args.pin,
             planned_hardware_algbw_gbps: best.map(|best| best.algbw_gbps.to_f64()),
             planned_hardware: format!(
                 "{}, {} rates",
@@ -90,11 +138,23 @@ impl Report {
         self.results.iter().map(|row| row.wrong).sum()
     }
 
+    fn title(&self) -> String {
+        format!(
+            "{} of {} ({}), {} place, {}{} buffers, {} ranks on this host's memory over {}",
+            self.collective,
+            self.element,
+            self.op,
+            self.placement,
+            if self.cold { "cold " } else { "" },
+            self.memory,
+            self.ranks,
+            self.transport
+        )
+    }
+
     pub(crate) fn render(&self) -> String {
-        let mut text = format!(
-            "{} of 32-bit floats (sum), in place, {} ranks on this host's memory over {}; every element of every operation checked\n",
-            self.collective, self.ranks, self.transport
-        );
+        let mut text =
+            format!("{}; every element checked before and after what is timed\n", self.title());
         if let Some(algbw) = self.planned_hardware_algbw_gbps {
             let _ = writeln!(
                 text,
@@ -105,33 +165,85 @@ impl Report {
         text.push('\n');
         let header = [
             "SIZE",
-            "ALGORITHM",
+            "PATH",
             "OPS",
             "TIME us",
+            "MIN us",
             "ALGBW GB/s",
             "BUSBW GB/s",
             "WRONG",
             "MEMORY LIMIT us",
             "LIMIT/TIME",
+            "PEER us",
+            "PEER/TIME",
         ];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         for row in &self.results {
             rows.push(vec![
                 size::display(row.bytes),
-                row.algorithm.map_or("-", Algorithm::as_str).to_owned(),
+                row.algorithm.map_or_else(|| row.path.clone(), |algorithm| algorithm.to_string()),
                 row.operations.to_string(),
-                format!("{:.1}", row.time_us),
+                format!("{:.2}", row.time_us),
+                format!("{:.2}", row.time_min_us),
                 format!("{:.3}", row.algbw_gbps),
                 format!("{:.3}", row.busbw_gbps),
                 row.wrong.to_string(),
-                row.memory_limit_us.map_or_else(|| "-".into(), |us| format!("{us:.1}")),
-                row.of_memory_limit
-                    .map_or_else(|| "-".into(), |share| format!("{:.0} %", 100.0 * share)),
+                or_dash(row.memory_limit_us.map(|us| format!("{us:.1}"))),
+                or_dash(row.of_memory_limit.map(|share| format!("{:.0} %", 100.0 * share))),
+                or_dash(row.peer_us.map(|us| format!("{us:.2}"))),
+                or_dash(row.over_peer.map(|ratio| format!("{ratio:.2}"))),
             ]);
         }
         text.push_str(&output::table(&rows));
         text
     }
+
+    /// Measured against the limit, the prediction and the peer, as SVG.
+    pub(crate) fn plot(&self) -> String {
+        let line = |name: &str, colour, dashed, of: &dyn Fn(&Row) -> Option<f64>| Line {
+            name: name.to_owned(),
+            colour,
+            dashed,
+            points: self
+                .results
+                .iter()
+                .filter_map(|row| of(row).map(|us| (row.bytes as f64, us)))
+                .collect(),
+        };
+        let mut lines = vec![
+            line("measured", "#0b6", false, &|row| Some(row.time_us)),
+            line("memory limit", "#888", true, &|row| row.memory_limit_us),
+            line("plan, on its own hardware", "#06c", true, &|row| row.predicted_us),
+            line("best peer", "#d40", false, &|row| row.peer_us),
+        ];
+        lines.retain(|line| !line.points.is_empty());
+        plot::render(&self.title(), &lines)
+    }
+}
+
+/// Least time for the bytes that must be read once and written once, at the rate of the fused pass.
+fn limit_us(
+    args: &BenchArgs,
+    ranks: usize,
+    measured: &Measured,
+    limit: &MemoryLimit,
+) -> Option<f64> {
+    let n = ranks as f64;
+    let in_place = args.placement == Placement::In;
+    // Of every rank's own part nothing is moved in place.
+    let moved = if in_place { (n - 1.0) / n } else { 1.0 };
+    let buffers = match args.collective {
+        Collective::AllReduce => n,
+        Collective::AllGather | Collective::AllToAll => n * moved,
+        // Everything is read, and one buffer's worth written.
+        Collective::ReduceScatter | Collective::Reduce => (n + 1.0) / 2.0,
+        Collective::Broadcast => n - 1.0,
+        Collective::Gather | Collective::Scatter => moved,
+        Collective::SendRecv => n,
+        Collective::Barrier => return None,
+    };
+    Some(buffers * measured.bytes as f64 / limit.bytes_per_second * 1e6)
 }
 
 fn algorithm(plan: &Plan, collective: Collective, bytes: u64) -> Option<Algorithm> {
@@ -144,35 +256,13 @@ fn algorithm(plan: &Plan, collective: Collective, bytes: u64) -> Option<Algorith
     choice.or_else(|| reached.best.as_ref().map(|best| best.algorithm))
 }
 
-/// Per operation from the last call to the last return over the ranks at hand; the median of those.
-fn median_us(ranks: &[&Measured]) -> f64 {
-    let operations = ranks.iter().map(|m| m.operations.len()).min().unwrap_or(0);
-    let mut times: Vec<u64> = (0..operations)
-        .map(|operation| {
-            let called = ranks.iter().map(|m| m.operations[operation].0).max().unwrap_or(0);
-            let returned = ranks.iter().map(|m| m.operations[operation].1).max().unwrap_or(0);
-            returned.saturating_sub(called)
-        })
-        .collect();
-    times.sort_unstable();
-    times.get(times.len() / 2).map_or(f64::NAN, |ns| (*ns).max(1) as f64 / 1e3)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_operation_lasts_from_the_last_call_to_the_last_return() {
-        let rank = |operations: &[(u64, u64)]| Measured {
-            bytes: 4,
-            operations: operations.to_vec(),
-            wrong: 0,
-        };
-        let (a, b) = (
-            rank(&[(0, 9_000), (10_000, 20_000), (30_000, 31_000)]),
-            rank(&[(4_000, 8_000), (11_000, 19_000), (30_500, 33_000)]),
-        );
-        assert_eq!(median_us(&[&a, &b]), 5.0);
+/// By the row of that size, where it says one, scaled to the size; by the bandwidth alone beyond the table.
+fn predicted_us(plan: &Plan, collective: Collective, bytes: u64) -> Option<f64> {
+    let reached = plan.collectives.get(&collective)?;
+    let row = reached.by_size.iter().find(|choice| bytes <= choice.max_bytes)?;
+    if let Some(ps) = row.predicted_ps.filter(|_| row.max_bytes == bytes) {
+        return Some(ps as f64 / 1e6);
     }
+    let algbw = reached.best.as_ref()?.algbw_gbps.to_f64();
+    (row.predicted_ps.is_none() && algbw > 0.0).then(|| bytes as f64 / algbw / 1e3)
 }
