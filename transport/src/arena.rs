@@ -22,7 +22,7 @@
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
@@ -98,7 +98,7 @@ pub(crate) enum Word {
     Address,
     /// That number.
     Nonce,
-    /// 1: may not read all others' memory; 2: may.
+    /// 1, and 2 where it may read all others' memory, and 4 where it can make the others pass a fence.
     Verdict,
     /// Not zero once it has given up: its buffers may hold anything.
     Aborted,
@@ -111,6 +111,8 @@ pub(crate) struct Arena {
     file: File,
     layout: Layout,
     pub(crate) own: usize,
+    /// Whether those who fall asleep make the others' stores visible, so that publishing needs no fence of its own.
+    light: AtomicBool,
 }
 
 impl Arena {
@@ -139,7 +141,7 @@ impl Arena {
         let map = MmapRaw::map_raw(&file)?;
         // A wish; kernels without huge pages for shared memory refuse it, and nothing depends on it.
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(Self { map, file, layout, own })
+        Ok(Self { map, file, layout, own, light: AtomicBool::new(false) })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -277,6 +279,11 @@ impl Arena {
         Ok(())
     }
 
+    /// From now on publishing is a store and no more; once all ranks have found that they can [`remote::fence_others`].
+    pub(crate) fn lighten(&self) {
+        self.light.store(true, Ordering::Relaxed);
+    }
+
     fn sleepers(&self) -> &AtomicU32 {
         self.short(0)
     }
@@ -295,6 +302,9 @@ impl Arena {
         self.sleeping(self.own).store(1, Ordering::Relaxed);
         self.sleepers().fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        if self.light.load(Ordering::Relaxed) {
+            remote::fence_others();
+        }
         bell
     }
 
@@ -315,8 +325,14 @@ impl Arena {
     /// After something was published: wakes whoever sleeps. (A rank that died asleep leaves the count too high, which costs
     /// the others a look and no more.)
     fn wake(&self) {
-        // Pairs with the fence in `arm`: either the sleeper's last poll sees what was published, or its count is seen here.
-        fence(Ordering::SeqCst);
+        // Pairs with the fences in `arm`: either the sleeper's last poll sees what was published, or its count is seen here. A
+        // fence here would wait until the other core has given up the line that was written, which is most of the time a small
+        // message takes; so the sleeper, who has time, makes every core of the group pass one.
+        if self.light.load(Ordering::Relaxed) {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
         if self.sleepers().load(Ordering::Relaxed) != 0 {
             self.wake_all();
         }
