@@ -3,28 +3,18 @@
 //! The files are data beside the project (`TOPOD_CORPUS`, by default `../shared/corpus`); without them the tests say so
 //! and pass.
 
+mod sides;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use topology::Snapshot;
-use topology::formats::{ReadError, read, write_snapshot};
+use topology::formats::{read, write_snapshot};
 use topology::snapshot::Source;
 
-/// Kinds every file of which must load, but for [`REFUSED`].
+/// Folders whose files are compared fact by fact here.
 const LOADED: [&str; 3] = ["nccl-model", "real/nccl-topo-xml", "real/nvidia-smi-topo"];
-
-/// Kinds no file of which is an input of any format read yet.
-const REFUSED_KINDS: [&str; 5] = [
-    "real/suspect",
-    "real/lookalike-matrix",
-    "real/other-vendor-topo",
-    "real/nvidia-smi-p2p",
-    "real/nccl-graph-xml",
-];
-
-/// Files of the loaded kinds that are refused, with a word of the reason.
-const REFUSED: [(&str, &str); 1] = [("real/nccl-topo-xml/nccl-507-dgx2-truncated.xml", "cut off")];
 
 /// Matrices whose rows are not all there: the paste was cut, or the page shows GPU rows alone.
 const INCOMPLETE: [&str; 11] = [
@@ -68,46 +58,6 @@ fn files(root: &Path, kind: &str) -> Vec<(String, Vec<u8>)> {
         .collect();
     files.sort();
     files
-}
-
-#[test]
-fn every_file_is_on_its_side() {
-    let Some(root) = corpus() else { return };
-    let mut refusals: Vec<(String, ReadError)> = Vec::new();
-    let refused: BTreeMap<&str, &str> = REFUSED.into();
-    for kind in LOADED {
-        let mut loaded = 0;
-        for (name, bytes) in files(&root, kind) {
-            match (read(&bytes), refused.get(name.as_str())) {
-                (Ok(hosts), None) => {
-                    assert!(!hosts.is_empty(), "{name}: no host");
-                    loaded += 1;
-                }
-                (Err(error), Some(word)) => {
-                    assert!(error.line > 0 && error.reason.contains(word), "{name}: {error}");
-                    refusals.push((name, error));
-                }
-                (Ok(_), Some(_)) => panic!("{name} was refused and now loads"),
-                (Err(error), None) => panic!("{name} loaded and is now refused: {error}"),
-            }
-        }
-        say(&format!("{kind}: {loaded} loaded"));
-    }
-    for kind in REFUSED_KINDS {
-        for (name, bytes) in files(&root, kind) {
-            match read(&bytes) {
-                Ok(_) => panic!("{name} is no input, yet loads"),
-                Err(error) => {
-                    assert!(!error.reason.is_empty(), "{name}");
-                    refusals.push((name, error));
-                }
-            }
-        }
-    }
-    say(&format!("refused: {}", refusals.len()));
-    for (name, error) in refusals {
-        say(&format!("  {name}: {error}"));
-    }
 }
 
 #[test]
