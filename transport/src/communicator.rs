@@ -159,7 +159,7 @@ struct Active {
     receiver: Option<Rank>,
     result: Option<Slot>,
     owned: Option<Owned>,
-    start: Instant,
+    start: Option<Instant>,
     sleeps: u64,
     /// The rank it waits for, where that is not the plan's affair.
     waits: Option<usize>,
@@ -334,7 +334,7 @@ impl Communicator {
         if let Some(failure) = &self.failure {
             return Err(TransportError::Unusable(failure.clone()));
         }
-        let (start, sleeps) = (Instant::now(), self.waiter.sleeps);
+        let (start, sleeps) = (self.now(), self.waiter.sleeps);
         let ticket = self.tickets;
         let by_plan = !self.takes_shared(&request)?;
         // What the plan cannot carry is refused before it takes a number.
@@ -432,7 +432,7 @@ impl Communicator {
 
     /// Runs an operation on buffers that are borrowed for the whole call.
     fn operate(&mut self, request: Request) -> Result<Stats, TransportError> {
-        let start = Instant::now();
+        let start = self.now();
         let ticket = if self.is_small(&request)? {
             match self.at_once(request, start)? {
                 Ok(stats) => return Ok(stats),
@@ -446,6 +446,10 @@ impl Communicator {
         let finished = self.finished.pop_if(|finished| finished.ticket == ticket);
         let finished = finished.or_else(|| self.take_finished(ticket));
         Ok(finished.expect("what is complete is finished").stats)
+    }
+
+    fn now(&self) -> Option<Instant> {
+        self.options.timed.then(Instant::now)
     }
 
     /// Whether an operation can be done at once, with nothing else to look after.
@@ -462,7 +466,7 @@ impl Communicator {
     fn at_once(
         &mut self,
         request: Request,
-        start: Instant,
+        start: Option<Instant>,
     ) -> Result<Result<Stats, u64>, TransportError> {
         let (receiver, result) = (request.receiver, request.result);
         let work = self.work(request);
@@ -475,7 +479,7 @@ impl Communicator {
                 Ok(Advance::Done) => {
                     self.waiter.moved();
                     let stats = Stats {
-                        elapsed: start.elapsed(),
+                        elapsed: start.map_or(Duration::ZERO, |start| start.elapsed()),
                         bytes: (work.count * work.kernel.element_bytes()) as u64,
                         path: Path::Flat,
                         channels: 0,
@@ -605,7 +609,7 @@ impl Communicator {
             Task::Direct(direct) => (Path::Direct, 0, direct.step()),
         };
         let stats = Stats {
-            elapsed: start.elapsed(),
+            elapsed: start.map_or(Duration::ZERO, |start| start.elapsed()),
             bytes: (work.count * work.kernel.element_bytes()) as u64,
             path,
             channels,

@@ -73,6 +73,8 @@ pub struct Options {
     pub join_timeout: Duration,
     /// Which links.
     pub transport: Transport,
+    /// Whether each operation is timed, by two looks at the clock that a message of a few bytes would feel.
+    pub timed: bool,
     /// Which way operations take.
     pub paths: Paths,
     /// Whether ranks of one host may copy straight from each other's private memory, where the kernel permits it (which is
@@ -99,6 +101,7 @@ impl Default for Options {
             timeout: Duration::from_secs(30),
             join_timeout: Duration::from_secs(60),
             transport: Transport::Auto,
+            timed: true,
             paths: Paths::Auto,
             cross_memory: true,
             heap_bytes: 1 << 30,
@@ -119,6 +122,7 @@ impl fmt::Debug for Options {
             .field("timeout", &self.timeout)
             .field("join_timeout", &self.join_timeout)
             .field("transport", &self.transport)
+            .field("timed", &self.timed)
             .field("paths", &self.paths)
             .field("cross_memory", &self.cross_memory)
             .field("heap_bytes", &self.heap_bytes)
@@ -134,7 +138,7 @@ impl fmt::Debug for Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// From call to return on this rank.
+    /// From call to return on this rank; zero where operations are not timed.
     pub elapsed: Duration,
     /// Total data of the collective in bytes, as nccl-tests counts it.
     pub bytes: u64,
