@@ -47,7 +47,7 @@ pub(crate) fn render(title: &str, lines: &[Line]) -> String {
     let y = |us: f64| AREA[3] - (us.log2() - ys.0) / (ys.1 - ys.0) * (AREA[3] - AREA[2]);
     axis(&mut text, xs, |power| {
         let at = x(power.exp2());
-        let label = size::display(2_f64.powf(power) as u64);
+        let label = bytes_label(power.exp2());
         format!(
             "<line x1=\"{at:.1}\" y1=\"{}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#ddd\"/><text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
             AREA[2],
@@ -83,7 +83,7 @@ pub(crate) fn render(title: &str, lines: &[Line]) -> String {
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"><title>{}: {us:.2} us</title></circle>",
                 x(bytes),
                 y(us),
-                size::display(bytes as u64)
+                bytes_label(bytes)
             );
         }
         let top = AREA[2] + 16.0 * at as f64 + 8.0;
@@ -109,6 +109,15 @@ fn axis(text: &mut String, (low, high): (f64, f64), line: impl Fn(f64) -> String
         let _ = writeln!(text, "{}", line(power));
         power += every;
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes are whole and positive, and were u64 before"
+)]
+fn bytes_label(bytes: f64) -> String {
+    size::display(bytes as u64)
 }
 
 fn escape(text: &str) -> String {

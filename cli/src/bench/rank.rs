@@ -74,6 +74,8 @@ pub(crate) fn measure(
         },
         paths: if job.by_plan { Paths::Plan } else { Paths::Auto },
         pin: job.pin,
+        // The benchmark has its own clock.
+        timed: false,
         // Input and output, and what rounding to pages takes.
         heap_bytes: usize::try_from(2 * largest).unwrap_or(usize::MAX / 2) + (1 << 20),
         // Ranks agree on the times by all-reduce.

@@ -27,26 +27,19 @@ const fn whole(value: f64) -> i64 {
     value as i64
 }
 
+/// The low bytes of a whole number, as wrapping sums keep them.
+fn low<const N: usize>(value: f64) -> [u8; N] {
+    let bytes = whole(value).to_le_bytes();
+    std::array::from_fn(|at| bytes[at])
+}
+
 values!(
     f64, |v| v;
-    i64, whole
+    i64, whole;
+    i32, |v| Self::from_le_bytes(low(v));
+    i8, |v| Self::from_le_bytes(low(v));
+    u8, |v| Self::from_le_bytes(low(v))
 );
-
-macro_rules! narrow {
-    ($($type:ty),*) => {$(
-        impl Value for $type {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                clippy::allow_attributes_without_reason,
-                reason = "integers wrap, and what a float is given fits it"
-            )]
-            fn of(value: f64) -> Self {
-                whole(value) as Self
-            }
-        }
-    )*};
-}
 
 impl Value for f32 {
     #[expect(clippy::cast_possible_truncation, reason = "rounded once, as the division would be")]
@@ -66,8 +59,6 @@ impl Value for half::bf16 {
         Self::from_f64(value)
     }
 }
-
-narrow!(i8, i32, u8);
 
 /// What element `index` of the whole is on a rank.
 fn input(op: ReduceOp, ranks: usize, rank: usize, index: usize) -> f64 {
