@@ -13,6 +13,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 
 use topology::Fraction;
 
@@ -63,6 +64,8 @@ pub struct Composer {
     symmetry: Symmetry,
     /// Takes every way to one back.
     mirror: Option<Vec<usize>>,
+    /// Trees for shards of equal size, which all-gather and reduce-scatter share where there is a mirror.
+    shards: OnceCell<Option<Solution>>,
 }
 
 /// Trees with one root beyond which the smallest are dropped.
@@ -80,7 +83,7 @@ impl Composer {
     pub fn new(network: Network) -> Self {
         let symmetry = Symmetry::of(&network);
         let mirror = mirror(&network);
-        Self { network, symmetry, mirror }
+        Self { network, symmetry, mirror, shards: OnceCell::new() }
     }
 
     /// How many ranks each tree serves.
@@ -92,19 +95,20 @@ impl Composer {
     /// All-gather: trees from every rank, of equal weight for each.
     #[must_use]
     pub fn all_gather(&self) -> Option<Composed> {
-        self.solved(Aim::EqualShards, self.cut()).map(|solved| solved.spread())
+        self.equal_shards().map(|solved| solved.spread())
     }
 
     /// Reduce-scatter: trees towards every rank.
     #[must_use]
     pub fn reduce_scatter(&self) -> Option<Composed> {
         if self.mirror.is_some() {
-            return self.solved(Aim::EqualShards, self.cut())?.gathered();
+            return self.equal_shards()?.gathered();
         }
         let turned = Self {
             network: self.network.reversed(),
             symmetry: self.symmetry.clone(),
             mirror: None,
+            shards: OnceCell::new(),
         };
         turned.all_gather().map(Composed::reversed)
     }
@@ -113,7 +117,8 @@ impl Composer {
     #[must_use]
     pub fn all_reduce(&self, most: Fraction) -> Option<Composed> {
         let most = most / Fraction::of(count(self.symmetry.order()), 1);
-        let solved = self.solved(Aim::ReduceAndSpread, Some(most))?;
+        let solution = self.solve(Aim::ReduceAndSpread, Some(most))?;
+        let solved = Solved { composer: self, solution: &solution };
         let reduce = solved.forest(&|column| column.up.clone());
         Some(Composed { reduce: Some(reduce), proof: None, ..solved.spread() })
     }
@@ -125,7 +130,12 @@ impl Composer {
         Some(Fraction::ONE / ratio)
     }
 
-    fn solved(&self, aim: Aim, enough: Option<Fraction>) -> Option<Solved<'_>> {
+    fn equal_shards(&self) -> Option<Solved<'_>> {
+        let solution = self.shards.get_or_init(|| self.solve(Aim::EqualShards, self.cut()));
+        Some(Solved { composer: self, solution: solution.as_ref()? })
+    }
+
+    fn solve(&self, aim: Aim, enough: Option<Fraction>) -> Option<Solution> {
         let program = Program::new(&self.network, &self.symmetry, self.mirror.as_deref(), aim);
         let (program, mixture) = program.solve(enough.map(Fraction::to_f64))?;
         let rounded = Rounded::best(&program, &mixture)?;
@@ -136,7 +146,7 @@ impl Composer {
         let cut = enough.map(|rate| (rate, Vec::new()));
         let (rate, limits) = cut.into_iter().chain(mixture.proof).min_by_key(|(rate, _)| *rate)?;
         let proof = Proof { algbw: rate * Fraction::of(count(served), 1), limits };
-        Some(Solved { composer: self, columns: mixture.columns, rounded, proof })
+        Some(Solution { columns: mixture.columns, rounded, proof })
     }
 }
 
@@ -151,20 +161,26 @@ impl Composed {
     }
 }
 
-/// Trees from a root of each orbit, and the renamings that make the others of them.
-struct Solved<'a> {
-    composer: &'a Composer,
+/// Trees from a root of each orbit.
+#[derive(Clone, Debug)]
+struct Solution {
     columns: Vec<Column>,
     rounded: Rounded,
     proof: Proof,
+}
+
+/// A solution with what makes the other trees of it.
+struct Solved<'a> {
+    composer: &'a Composer,
+    solution: &'a Solution,
 }
 
 impl Solved<'_> {
     /// The trees as they are.
     fn spread(&self) -> Composed {
         let forest = self.forest(&|column| column.down.clone());
-        let ceiling = self.proof.algbw;
-        Composed { forest, reduce: None, ceiling, proof: Some(self.proof.clone()) }
+        let ceiling = self.solution.proof.algbw;
+        Composed { forest, reduce: None, ceiling, proof: Some(self.solution.proof.clone()) }
     }
 
     /// The trees in the mirror: towards their roots.
@@ -172,8 +188,8 @@ impl Solved<'_> {
         let mirror = self.composer.mirror.as_ref()?;
         let forest = self.forest(&|column| mirrored(&column.down, mirror));
         let back = |e: &FlowEdge| FlowEdge { from: mirror[e.to], to: mirror[e.from], ..*e };
-        let limits = self.proof.limits.iter().map(back).collect();
-        let ceiling = self.proof.algbw;
+        let limits = self.solution.proof.limits.iter().map(back).collect();
+        let ceiling = self.solution.proof.algbw;
         let proof = Some(Proof { algbw: ceiling, limits });
         Some(Composed { forest, reduce: None, ceiling, proof })
     }
@@ -182,8 +198,12 @@ impl Solved<'_> {
     fn forest(&self, ways: &dyn Fn(&Column) -> Vec<Path>) -> Forest {
         let symmetry = &self.composer.symmetry;
         let mut trees = Vec::new();
-        for (column, &weight) in
-            self.columns.iter().zip(&self.rounded.weights).filter(|(_, w)| **w > 0)
+        for (column, &weight) in self
+            .solution
+            .columns
+            .iter()
+            .zip(&self.solution.rounded.weights)
+            .filter(|(_, w)| **w > 0)
         {
             let paths = ways(column);
             for renaming in &symmetry.elements {
@@ -198,11 +218,16 @@ impl Solved<'_> {
         }
         trees.sort_by_key(|tree| tree.root);
         let total: u64 = trees.iter().map(|tree| tree.weight).sum();
-        Forest { trees, unit: self.rounded.unit, algbw: self.rounded.unit * Fraction::of(total, 1) }
+        Forest {
+            trees,
+            unit: self.solution.rounded.unit,
+            algbw: self.solution.rounded.unit * Fraction::of(total, 1),
+        }
     }
 }
 
 /// Whole weights of columns.
+#[derive(Clone, Debug)]
 struct Rounded {
     weights: Vec<u64>,
     /// Rate of one unit of weight.

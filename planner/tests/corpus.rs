@@ -117,6 +117,39 @@ fn two_hosts() {
     println!("below NCCL: {short:#?}");
 }
 
+/// Least parts of the bounds that pairs of hosts reach, in percent, for all-gather and all-reduce: GPUs with fewer links, NICs of unequal speed, PCIe
+/// links that serve both directions. Where all-reduce is lower, prices prove that no trees do better.
+const PAIRS: [(&str, f64, f64); 9] = [
+    ("dgx1p.xml", 99.0, 92.8),
+    ("dgx2.xml", 99.0, 95.4),
+    ("dgx_a100_deg_g3_nv6.xml", 99.0, 99.0),
+    ("dgx_a100_nic2_x8.xml", 99.0, 99.0),
+    ("dgx_h100_8nic.xml", 99.0, 99.0),
+    ("dgx_h100_nic2_x8.xml", 99.0, 98.0),
+    ("rccl_8p6l_4nic.xml", 99.0, 91.6),
+    ("rccl_8p6l_6nic.xml", 99.0, 95.8),
+    ("rccl_8p_940.xml", 99.0, 99.0),
+];
+
+#[test]
+fn pairs_of_hosts_come_near_their_bounds() {
+    let Some(machines) = machines() else { return };
+    for (name, all_gather, all_reduce) in PAIRS {
+        let Some(snapshots) = machines.get(name) else { continue };
+        let pair: Vec<Snapshot> = snapshots.iter().chain(snapshots).cloned().collect();
+        let (_, plan) = planned(&pair);
+        for (collective, least) in
+            [(Collective::AllGather, all_gather), (Collective::AllReduce, all_reduce)]
+        {
+            let entry = &plan.collectives[&collective];
+            let (bound, best) = (entry.bound.as_ref().unwrap(), entry.best.as_ref().unwrap());
+            let percent = 100.0 * (best.algbw_gbps / bound.algbw_gbps).to_f64();
+            assert!(percent >= least, "{name}: {collective} reaches {percent} % of its bound");
+            assert!(percent <= 100.0, "{name}: {collective} exceeds its bound");
+        }
+    }
+}
+
 #[test]
 fn the_order_of_devices_does_not_matter() {
     let Some(machines) = machines() else { return };

@@ -79,7 +79,7 @@ pub(super) struct Program<'a> {
 /// Rounds of adding trees.
 const MAX_ROUNDS: usize = 90;
 /// Rounds after which a mixture within [`CLOSE`] of the bound is good enough.
-const SOME_ROUNDS: usize = 24;
+const SOME_ROUNDS: usize = 10;
 /// Pivots of one solve.
 const MAX_PIVOTS: u64 = 4_000;
 /// Largest integer price.
