@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   ROOT/sys, ROOT/proc                        NVML library
-//!    │ cpu      │ pci      │ nic                │ nvml          four threads, a time limit each
-//!    └──────────┴──────────┴───── assemble ─────┘               pure: joins what came, sorts
-//!                                   │
-//!                               Snapshot                        facts, and a Fault for each one missing
+//!    │ cpu      │ pci      │ nic     │ kfd      │ nvml          five threads, a time limit each
+//!    └──────────┴──────────┼─────────┴──────────┘
+//!                       assemble                                pure: joins what came, sorts
+//!                          │
+//!                       Snapshot                                facts, and a Fault for each one missing
 //! ```
 //!
 //! Everything is read below a *root directory* and through a chosen *NVML library*, so a recorded machine and a
@@ -19,21 +20,29 @@ use topology::{Snapshot, Source};
 
 mod apart;
 mod assemble;
+mod config_space;
 mod cpu;
+mod cpus;
 mod gpu;
 mod gpudirect;
+mod host;
+mod kfd;
 mod kind;
 mod locality;
 mod nic;
 mod nvml;
 mod pci;
+mod port;
+mod record;
 mod role;
 mod root;
 #[cfg(test)]
 mod tests;
 
 use apart::Apart;
-use root::Root;
+use root::{Log, Root};
+
+pub use record::{Recorded, Recording};
 
 /// What to probe, and how long to wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +110,20 @@ impl Default for ProbeConfig {
 /// time only where the host itself is probed.
 #[must_use]
 pub fn probe(config: &ProbeConfig) -> Snapshot {
-    let root = Root::new(&config.root);
+    probe_below(config, &Root::new(&config.root))
+}
+
+/// As [`probe`], and gives the files that were read, so that the machine can be probed again from them; without
+/// what tells names, serial numbers and addresses.
+#[must_use]
+pub fn probe_and_record(config: &ProbeConfig) -> (Snapshot, Recording) {
+    let log = Log::default();
+    let snapshot = probe_below(config, &Root::recorded(&config.root, log.clone()));
+    (snapshot, Recording::scrubbed(&log))
+}
+
+fn probe_below(config: &ProbeConfig, root: &Root) -> Snapshot {
+    let root = root.clone();
     let live = root.is_live();
     let files =
         |probe| Apart { probe, subject: config.root.clone(), limit: config.limits.files, live };
@@ -113,6 +135,10 @@ pub fn probe(config: &ProbeConfig) -> Snapshot {
     let pci = files("pci").start({
         let root = root.clone();
         move |report| pci::read(&root, report)
+    });
+    let kfd = files("kfd").start({
+        let root = root.clone();
+        move |report| kfd::read(&root, report)
     });
     let nic = files("nic").start(move |report| nic::read(&root, report));
     let nvml = nvml::libraries(&config.nvml).map(|libraries| {
@@ -127,6 +153,7 @@ pub fn probe(config: &ProbeConfig) -> Snapshot {
         cpu: cpu.collect(faults),
         pci: pci.collect(faults),
         nic: nic.collect(faults),
+        kfd: kfd.collect(faults),
         nvml: nvml.map(|running| running.collect(faults)),
         clock: apart::Clock::new(live),
     };
@@ -153,6 +180,8 @@ pub fn recorded_root(dir: &Path) -> Option<PathBuf> {
 /// Feeds the parsers of all files the probe reads; run by the tests and by fuzzing.
 pub fn fuzz_probe_files(text: &str) {
     cpu::fuzz(text);
+    gpudirect::fuzz(text);
+    kfd::fuzz(text);
     nic::fuzz(text);
     pci::fuzz(text);
 }

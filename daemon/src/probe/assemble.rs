@@ -8,6 +8,8 @@ use topology::{BusId, Snapshot};
 use super::apart::Clock;
 use super::cpu::CpuPart;
 use super::gpu::{NvmlFacts, gpus};
+use super::gpudirect::possible;
+use super::kfd::KfdGpu;
 use super::kind::{is_gpu, is_nic, is_nvswitch, kinds, links_below};
 use super::locality::Locality;
 use super::nic::{NicPart, NicPort};
@@ -20,6 +22,7 @@ pub(super) struct Parts {
     pub(super) cpu: Vec<CpuPart>,
     pub(super) pci: Vec<(BusId, PciFunction)>,
     pub(super) nic: Vec<NicPart>,
+    pub(super) kfd: Vec<(BusId, KfdGpu)>,
     /// `None` where NVML is off.
     pub(super) nvml: Option<Vec<NvmlPart>>,
     pub(super) clock: Clock,
@@ -30,8 +33,10 @@ pub(super) fn assemble(parts: Parts, snapshot: &mut Snapshot) {
     let mut gpudirect = None;
     for part in parts.cpu {
         match part {
-            CpuPart::GpuDirect(possible) => gpudirect = Some(possible),
-            CpuPart::Host(host) => snapshot.host = host,
+            CpuPart::Host(host) => {
+                gpudirect = host.gpudirect.as_ref().and_then(possible);
+                snapshot.host = *host;
+            }
             CpuPart::Node(node) => snapshot.numa_nodes.push(node),
         }
     }
@@ -41,7 +46,7 @@ pub(super) fn assemble(parts: Parts, snapshot: &mut Snapshot) {
     let mut default_route = BTreeSet::new();
     for part in parts.nic {
         match part {
-            NicPart::Port(port) => ports.push(port),
+            NicPart::Port(port) => ports.push(*port),
             NicPart::DefaultRoute(interfaces) => default_route = interfaces,
         }
     }
@@ -50,10 +55,12 @@ pub(super) fn assemble(parts: Parts, snapshot: &mut Snapshot) {
     if let Some(driver) = &facts.driver {
         snapshot.host.driver = Some(driver.clone());
     }
+    snapshot.host.confidential = facts.confidential;
 
     snapshot.numa_nodes.sort_by_key(|node: &NumaNode| node.id);
     let locality = Locality { functions: &functions, nodes: &snapshot.numa_nodes };
-    let (gpus, gpu_faults) = gpus(facts, locality, gpudirect, parts.clock);
+    let boards = parts.kfd.into_iter().collect();
+    let (gpus, gpu_faults) = gpus(facts, &boards, locality, gpudirect, parts.clock);
     let nics = nics(&ports, &default_route, locality, gpudirect);
     let nic_functions = ports.iter().filter_map(|port| port.bus_id).collect();
     let (pci_devices, pci_faults) = pci_devices(&functions, &nic_functions);
@@ -117,6 +124,11 @@ fn pci_devices(
             device: function.device,
             numa_node: function.numa_node,
             link: if has_link { link } else { PcieLinkFacts::default() },
+            acs: function.acs,
+            iommu: function.iommu,
+            suspended: function.suspended,
+            driver: function.driver.clone(),
+            physical_function: function.physical_function,
             ..PciDevice::new(bus_id, kind)
         });
     }
@@ -134,9 +146,14 @@ fn nics(
         .map(|port| {
             let function = port.bus_id.and_then(|id| locality.functions.get(&id));
             let model = function.and_then(|function| Some((function.vendor?, function.device?)));
-            Candidate { port, model }
+            let beside_gpu = port.bus_id.is_some_and(|id| beside_gpu(id, locality.functions));
+            Candidate { port, model, beside_gpu }
         })
         .collect();
+    let [cards, nodes] = [0, 1].map(|which| numbers(ports, which));
+    let number = |numbers: &BTreeMap<String, u32>, guid: &Option<String>| {
+        numbers.get(guid.as_ref()?).copied()
+    };
     let nic = |(port, (role, reason)): (&NicPort, (_, &str))| {
         tracing::debug!(nic = port.name, port = port.port, ?role, reason, "NIC role");
         Nic {
@@ -148,10 +165,45 @@ fn nics(
             up: port.up,
             gdr: if port.rdma { gpudirect } else { Some(false) },
             role,
+            role_reason: Some(reason.into()),
+            netdevs: port.interfaces.clone(),
+            lanes: port.lanes,
+            phys_state: port.phys_state.clone(),
+            card: number(&cards, &port.guids[0]),
+            node: number(&nodes, &port.guids[1]),
+            firmware: port.firmware.clone(),
+            board: port.board.clone(),
+            gids: port.gids.clone(),
+            counters: port.counters,
+            bond: port.bond.clone(),
             ..Nic::new(port.name.clone())
         }
     };
     ports.iter().zip(roles(&candidates, default_route)).map(nic).collect()
+}
+
+/// Whether a switch is above both a function and a GPU. A bridge below a bridge is part of one; what has none above
+/// it is a root port.
+fn beside_gpu(bus_id: BusId, functions: &BTreeMap<BusId, PciFunction>) -> bool {
+    let switches = |bus_id: BusId| {
+        let mut above = with_ancestors(functions, [bus_id]);
+        above.remove(&bus_id);
+        above.retain(|id| functions.get(id).is_some_and(|bridge| bridge.parent.is_some()));
+        above
+    };
+    let own = switches(bus_id);
+    let gpus = functions.iter().filter(|(_, function)| is_gpu(function));
+    !own.is_empty() && gpus.into_iter().any(|(gpu, _)| !switches(*gpu).is_disjoint(&own))
+}
+
+/// A number for each GUID, from 0 in the order of the ports: equal ones stay equal, and none is told.
+fn numbers(ports: &[NicPort], which: usize) -> BTreeMap<String, u32> {
+    let mut numbers = BTreeMap::new();
+    for guid in ports.iter().filter_map(|port| port.guids[which].clone()) {
+        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        numbers.entry(guid).or_insert(next);
+    }
+    numbers
 }
 
 /// Orders `mlx5_2` before `mlx5_10`, as the libraries list devices.

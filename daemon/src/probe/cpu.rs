@@ -11,17 +11,15 @@ use topology::snapshot::{HostFacts, NumaNode};
 use topology::{CpuArch, CpuList, CpuModel};
 
 use super::apart::Report;
-use super::gpudirect;
 use super::root::{Root, words};
+use super::{cpus, gpudirect, host};
 
 const NODES: &str = "sys/devices/system/node";
 
 /// A piece of this probe's facts.
 pub(super) enum CpuPart {
     /// The host as a whole; the GPU driver is the NVML probe's to tell, this one has what the kernel module says.
-    Host(HostFacts),
-    /// Whether GPUs and NICs can do GPUDirect RDMA.
-    GpuDirect(bool),
+    Host(Box<HostFacts>),
     /// A NUMA node.
     Node(NumaNode),
 }
@@ -34,11 +32,7 @@ pub(super) fn read(root: &Root, report: &Report<CpuPart>) {
             CpuInfo::default()
         }
     };
-    let host = host(root, &cpuinfo);
-    if let Some(possible) = gpudirect::read(root, host.kernel.as_deref()) {
-        report.part(CpuPart::GpuDirect(possible));
-    }
-    report.part(CpuPart::Host(host));
+    report.part(CpuPart::Host(Box::new(host_facts(root, &cpuinfo))));
     let live_arch = root.is_live().then(|| arch_of_uname(&System::cpu_arch())).flatten();
     for mut node in nodes(root, report) {
         node.cpu = cpuinfo.model_of(node.cpus.as_ref());
@@ -47,20 +41,29 @@ pub(super) fn read(root: &Root, report: &Report<CpuPart>) {
     }
 }
 
-fn host(root: &Root, cpuinfo: &CpuInfo) -> HostFacts {
+fn host_facts(root: &Root, cpuinfo: &CpuInfo) -> HostFacts {
     let live = |value: Option<String>| if root.is_live() { value } else { None };
     let file = |path: &str| root.read(path).ok().map(|text| text.trim().to_owned());
     let told = |text: &String| !text.is_empty();
+    let kernel = live(System::kernel_version().ok())
+        .or_else(|| file("proc/sys/kernel/osrelease"))
+        .or_else(|| parse_kernel_version(&file("proc/version")?))
+        .filter(told);
     HostFacts {
+        vendor: file("sys/class/dmi/id/sys_vendor").filter(told),
         // Absent on boards without DMI tables, which is no fault.
         product: live(Product::name().ok())
             .or_else(|| file("sys/class/dmi/id/product_name"))
             .filter(told),
         hypervisor: cpuinfo.hypervisor,
-        kernel: live(System::kernel_version().ok())
-            .or_else(|| file("proc/sys/kernel/osrelease"))
-            .or_else(|| parse_kernel_version(&file("proc/version")?))
-            .filter(told),
+        kernel_flags: file("proc/cmdline").map(|line| host::kernel_flags(&line)),
+        iommu: host::iommu(root),
+        gpudirect: gpudirect::read(root, kernel.as_deref()),
+        imex: host::imex(root),
+        cpus: cpus::read(root),
+        limits: host::limits(root),
+        identity: host::identity(root),
+        kernel,
         driver: file("proc/driver/nvidia/version")
             .and_then(|text| parse_driver_version(&text))
             .or_else(|| file("sys/module/amdgpu/version"))
@@ -109,7 +112,7 @@ fn node(root: &Root, id: u32, ids: &[u32], report: &Report<CpuPart>) -> NumaNode
         text.map_err(|error| report.fault(&path, words(&error))).ok()
     };
     let bad = |file: &str, text: &str| {
-        report.fault(format!("{NODES}/node{id}/{file}"), format!("unreadable: '{text}'"));
+        report.fault(format!("{NODES}/node{id}/{file}"), format!("malformed: '{text}'"));
     };
     let cpus = read_cpus(root, &format!("{NODES}/node{id}"), "cpulist", "cpumap");
     let memory_bytes = read("meminfo").and_then(|text| {
@@ -146,10 +149,10 @@ pub(super) fn read_cpus(
 ) -> Result<CpuList, (String, String)> {
     let place = format!("{dir}/{list}");
     match root.read(&place) {
-        Ok(text) => text.parse().map_err(|error| (place, format!("unreadable: {error}"))),
+        Ok(text) => text.parse().map_err(|error| (place, format!("malformed: {error}"))),
         Err(error) => match root.read(&format!("{dir}/{mask}")) {
             Ok(text) => CpuList::from_mask(&text)
-                .map_err(|error| (format!("{dir}/{mask}"), format!("unreadable: {error}"))),
+                .map_err(|error| (format!("{dir}/{mask}"), format!("malformed: {error}"))),
             Err(_) => Err((place, words(&error))),
         },
     }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use topology::snapshot::{Gpu, GpuLinkKind, GpuLinks, LinkPeer};
+use topology::snapshot::{Gpu, GpuLinkKind, GpuLinks, LinkPeer, PeerAccess};
 use topology::{Bandwidth, BusId, Fault, GpuIndex};
 
 use super::apart::Clock;
+use super::kfd::KfdGpu;
 use super::kind::{NVIDIA, is_gpu, is_nvswitch};
 use super::locality::Locality;
 use super::nvml::{self, NvLink, NvmlGpu, NvmlPart, Remote};
@@ -16,6 +17,9 @@ use super::pci::PciFunction;
 pub(super) struct NvmlFacts {
     /// Version of the driver.
     pub(super) driver: Option<String>,
+    /// Whether the GPUs are in confidential computing mode.
+    pub(super) confidential: Option<bool>,
+    peers: BTreeMap<GpuIndex, Vec<PeerAccess>>,
     gpus: Vec<NvmlGpu>,
     refused: BTreeSet<GpuIndex>,
     /// Whether every GPU of NVML's was told.
@@ -36,7 +40,9 @@ impl NvmlFacts {
             match part {
                 NvmlPart::Unavailable { place, error } => facts.unavailable = Some((place, error)),
                 NvmlPart::Driver(version) => facts.driver = Some(version),
-                NvmlPart::Gpu(gpu) => facts.gpus.push(gpu),
+                NvmlPart::Confidential(on) => facts.confidential = Some(on),
+                NvmlPart::Gpu(gpu) => facts.gpus.push(*gpu),
+                NvmlPart::Peers(index, peers) => drop(facts.peers.insert(index, peers)),
                 NvmlPart::Refused(index) => drop(facts.refused.insert(index)),
                 NvmlPart::Complete => facts.complete = true,
             }
@@ -51,6 +57,7 @@ impl NvmlFacts {
 /// say where it is. One that NVML could not be asked about is drawn from PCI.
 pub(super) fn gpus(
     facts: NvmlFacts,
+    boards: &BTreeMap<BusId, KfdGpu>,
     locality: Locality<'_>,
     gpudirect: Option<bool>,
     clock: Clock,
@@ -78,20 +85,25 @@ pub(super) fn gpus(
             faults.push(clock.fault(nvml::PROBE, bus_id, error));
             continue;
         }
+        let board = boards.get(bus_id).filter(|_| !nvidia);
         nvidia_drawn |= nvidia;
-        other_drawn |= !nvidia;
+        other_drawn |= !nvidia && board.is_none();
         // NVML numbers GPUs in the order of their addresses.
         let index = (place..).map(GpuIndex).find(|index| !taken.contains(index));
         let Some(index) = index else { continue };
         taken.insert(index);
-        gpus.push(drawn_from_pci(index, *bus_id, locality));
+        let drawn = drawn_from_pci(index, *bus_id, locality);
+        gpus.push(match board {
+            Some(board) => Gpu { gdr: gpudirect, ..from_kfd(drawn, board) },
+            None => drawn,
+        });
     }
     if let Some((place, error)) = facts.unavailable.filter(|_| nvidia_drawn) {
         let error = format!("{error}; GPUs are drawn from PCI alone, their NVLinks are not known");
         faults.push(clock.fault(nvml::PROBE, place, error));
     }
     if other_drawn {
-        let error = "not asked: links between GPUs of other vendors than NVIDIA are not read";
+        let error = "not asked: not in sys/class/kfd: this GPU's links to others are not known";
         faults.push(clock.fault("pci", "sys/class/kfd", error));
     }
     for gpu in facts.gpus {
@@ -104,7 +116,8 @@ pub(super) fn gpus(
                 "absent: NVML lists this GPU, the PCI tree does not",
             ));
         }
-        gpus.push(Gpu { gdr: gpudirect, ..from_nvml(gpu, &told, locality) });
+        let peers = facts.peers.get(&gpu.index).cloned().unwrap_or_default();
+        gpus.push(Gpu { gdr: gpudirect, peers, ..from_nvml(gpu, &told, locality) });
     }
     gpus.sort_by_key(|gpu| gpu.index);
     (gpus, faults)
@@ -116,6 +129,24 @@ fn drawn_from_pci(index: GpuIndex, bus_id: BusId, locality: Locality<'_>) -> Gpu
         numa_node: locality.node_of(bus_id),
         cpus: locality.cpus_of(bus_id),
         ..Gpu::new(index)
+    }
+}
+
+fn from_kfd(drawn: Gpu, board: &KfdGpu) -> Gpu {
+    let link = |(peer, rate): (&Option<BusId>, &Option<Bandwidth>)| GpuLinks {
+        kind: GpuLinkKind::Xgmi,
+        peer: peer.map_or(LinkPeer::Cpu(None), LinkPeer::Gpu),
+        // The kernel tells the rate of all links to a peer together.
+        count: 1,
+        rate: *rate,
+    };
+    Gpu {
+        name: board.name.clone(),
+        gfx: board.gfx.clone(),
+        memory_bytes: board.memory_bytes,
+        partition: board.partition.clone(),
+        links: board.links.iter().map(link).collect(),
+        ..drawn
     }
 }
 
@@ -141,6 +172,10 @@ fn from_nvml(gpu: NvmlGpu, gpus: &BTreeSet<BusId>, locality: Locality<'_>) -> Gp
         inactive_links: gpu.inactive_links,
         c2c: gpu.c2c,
         mig: gpu.mig,
+        minor: gpu.minor,
+        memory_node: gpu.memory_node,
+        fabric: gpu.fabric,
+        link_errors: gpu.link_errors,
         ..Gpu::new(gpu.index)
     }
 }
@@ -202,6 +237,10 @@ mod tests {
             links: Vec::new(),
             inactive_links: Some(0),
             c2c: None,
+            minor: None,
+            memory_node: None,
+            fabric: None,
+            link_errors: Vec::new(),
         }
     }
 
@@ -220,7 +259,8 @@ mod tests {
         let functions =
             functions.iter().map(|(bus_id, vendor)| (id(bus_id), pci_gpu(*vendor))).collect();
         let locality = Locality { functions: &functions, nodes: &[] };
-        let (gpus, found) = gpus(NvmlFacts::new(parts), locality, None, Clock::new(false));
+        let facts = NvmlFacts::new(parts);
+        let (gpus, found) = gpus(facts, &BTreeMap::new(), locality, None, Clock::new(false));
         let gpus: Vec<_> =
             gpus.iter().map(|gpu| (gpu.index.0, gpu.bus_id.unwrap().to_string())).collect();
         let gpus: Vec<_> = gpus.iter().map(|(index, id)| (*index, id.as_str())).collect();
@@ -246,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_probe_cut_short_leaves_the_rest_to_pci() {
-        let parts = vec![NvmlPart::Gpu(nvml_gpu(0, "0000:01:00.0"))];
+        let parts = vec![NvmlPart::Gpu(nvml_gpu(0, "0000:01:00.0").into())];
         let functions = [("0000:01:00.0", NVIDIA), ("0000:02:00.0", NVIDIA)];
         check(Some(parts), &functions, &[(0, "0000:01:00.0"), (1, "0000:02:00.0")], &[]);
     }
@@ -254,9 +294,9 @@ mod tests {
     #[test]
     fn refused_and_unlisted_gpus_are_left_out() {
         let parts = vec![
-            NvmlPart::Gpu(nvml_gpu(0, "0000:01:00.0")),
+            NvmlPart::Gpu(nvml_gpu(0, "0000:01:00.0").into()),
             NvmlPart::Refused(GpuIndex(1)),
-            NvmlPart::Gpu(nvml_gpu(2, "0000:03:00.0")),
+            NvmlPart::Gpu(nvml_gpu(2, "0000:03:00.0").into()),
             NvmlPart::Complete,
         ];
         let functions =
@@ -267,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_only_nvml_knows() {
-        let parts = vec![NvmlPart::Gpu(nvml_gpu(0, "0000:09:00.0")), NvmlPart::Complete];
+        let parts = vec![NvmlPart::Gpu(nvml_gpu(0, "0000:09:00.0").into()), NvmlPart::Complete];
         let expect = [(0, "0000:09:00.0"), (1, "0000:01:00.0")];
         let faults = ["sys/class/kfd", "0000:09:00.0"];
         check(Some(parts), &[("0000:01:00.0", AMD)], &expect, &faults);

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 
 use topology::BusId;
-use topology::snapshot::LinkLayer;
+use topology::snapshot::{Bond, Gid, LinkLayer, PortCounters};
 
 use super::apart::Report;
 use super::pci::innermost_bus_id;
+use super::port;
 use super::root::{Root, words};
 
 const RDMA: &str = "sys/class/infiniband";
@@ -20,7 +21,7 @@ const MOST_LOWER: usize = 4;
 /// A piece of this probe's facts.
 pub(super) enum NicPart {
     /// A port.
-    Port(NicPort),
+    Port(Box<NicPort>),
     /// The interfaces that carry a default route, and those below them.
     DefaultRoute(BTreeSet<String>),
 }
@@ -45,6 +46,18 @@ pub(super) struct NicPort {
     pub(super) in_bond: bool,
     /// Its interfaces.
     pub(super) interfaces: Vec<String>,
+    /// Lanes in use.
+    pub(super) lanes: Option<u8>,
+    pub(super) phys_state: Option<String>,
+    /// System image GUID and node GUID. They are compared and never told.
+    pub(super) guids: [Option<String>; 2],
+    pub(super) firmware: Option<String>,
+    pub(super) board: Option<String>,
+    /// Whether it is an NVSwitch's own port, made to manage it.
+    pub(super) manages_switch: bool,
+    pub(super) gids: Option<Vec<Gid>>,
+    pub(super) counters: Option<PortCounters>,
+    pub(super) bond: Option<Bond>,
 }
 
 /// Tells every port, RDMA devices first.
@@ -63,7 +76,7 @@ pub(super) fn read(root: &Root, report: &Report<NicPart>) {
     };
     for name in &names {
         if let Some(port) = interface(root, name, &rdma_devices) {
-            report.part(NicPart::Port(port));
+            report.part(NicPart::Port(Box::new(port)));
         }
     }
     report.part(NicPart::DefaultRoute(default_route(root)));
@@ -82,12 +95,21 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
         report.fault(format!("{dir}/device"), "absent: no PCI function");
     }
     devices.extend(bus_id);
+    let interfaces = root.list(&format!("{dir}/device/net")).unwrap_or_default();
+    let word =
+        |file: &str| root.read(&format!("{dir}/{file}")).ok().filter(|text| !text.is_empty());
+    let guid = |file: &str| word(file).filter(|guid| guid.bytes().any(|b| !b":0".contains(&b)));
     let device = NicPort {
+        guids: [guid("sys_image_guid"), guid("node_guid")],
+        firmware: word("fw_ver"),
+        board: word("board_id"),
+        manages_switch: manages_switch(root, &dir),
+        bond: interfaces.iter().find_map(|interface| port::bond(root, interface)),
         name: name.into(),
         bus_id,
         rdma: true,
         is_virtual: root.link(&format!("{dir}/device/physfn")).is_some(),
-        interfaces: root.list(&format!("{dir}/device/net")).unwrap_or_default(),
+        interfaces,
         ..NicPort::default()
     };
     let ports = root.list(&format!("{dir}/ports"));
@@ -95,25 +117,28 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
         Ok(names) => names.iter().filter_map(|name| name.parse().ok()).collect(),
         Err(error) => {
             report.fault(format!("{dir}/ports"), words(&error));
-            report.part(NicPart::Port(device));
+            report.part(NicPart::Port(Box::new(device)));
             return;
         }
     };
     ports.sort_unstable();
     for port in ports {
+        let files = format!("{dir}/ports/{port}");
         let read = |file: &str, parse: &dyn Fn(&str) -> Option<u64>| {
-            let place = format!("{dir}/ports/{port}/{file}");
+            let place = format!("{files}/{file}");
             let text = root.read(&place);
             let value = text
                 .map_err(|error| words(&error))
-                .and_then(|text| parse(&text).ok_or_else(|| format!("unreadable: '{text}'")));
+                .and_then(|text| parse(&text).ok_or_else(|| format!("malformed: '{text}'")));
             value.map_err(|error| report.fault(place, error)).ok()
         };
         let up = read("state", &parse_state).map(|state| state == ACTIVE);
         let layer = read("link_layer", &parse_link_layer);
         // A port that is down states a rate it does not have.
         let mbit = if up == Some(false) { None } else { read("rate", &parse_rate) };
-        report.part(NicPart::Port(NicPort {
+        let lanes = root.read(&format!("{files}/rate")).ok().as_deref().and_then(parse_lanes);
+        let phys_state = root.read(&format!("{files}/phys_state")).ok();
+        report.part(NicPart::Port(Box::new(NicPort {
             port: Some(port),
             up,
             mbit,
@@ -121,8 +146,12 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
                 INFINIBAND => LinkLayer::Infiniband,
                 _ => LinkLayer::Ethernet,
             }),
+            lanes: lanes.filter(|_| up == Some(true)),
+            phys_state: phys_state.as_deref().and_then(parse_phys_state),
+            gids: port::gids(root, &files),
+            counters: port::counters(root, &files),
             ..device.clone()
-        }));
+        })));
     }
 }
 
@@ -166,6 +195,8 @@ fn interface(root: &Root, name: &str, rdma_devices: &BTreeSet<BusId>) -> Option<
         is_virtual: root.link(&format!("{dir}/device/physfn")).is_some(),
         in_bond: slaves.is_empty() && root.exists(&format!("{dir}/bonding_slave")),
         interfaces: vec![name.into()],
+        bond: port::bond(root, name),
+        ..NicPort::default()
     })
 }
 
@@ -194,6 +225,28 @@ const ACTIVE: u64 = 4;
 
 fn parse_state(text: &str) -> Option<u64> {
     text.split_once(':')?.0.trim().parse().ok()
+}
+
+/// The word in `5: LinkUp`.
+fn parse_phys_state(text: &str) -> Option<String> {
+    let (number, word) = text.split_once(':')?;
+    number.trim().parse::<u8>().ok()?;
+    Some(word.trim().into()).filter(|word: &String| !word.is_empty())
+}
+
+/// Lanes in `400 Gb/sec (4X NDR)`.
+fn parse_lanes(text: &str) -> Option<u8> {
+    let (_, rest) = text.split_once('(')?;
+    let (lanes, _) = rest.split_once('X')?;
+    lanes.trim().parse().ok().filter(|lanes| (1..=12).contains(lanes))
+}
+
+/// On boards with fourth generation NVSwitches some RDMA devices are there to manage them; their vital product data
+/// says so (NVIDIA's fabric manager guide). It also has serial numbers, so nothing else of it is kept.
+fn manages_switch(root: &Root, dir: &str) -> bool {
+    const SIGN: &[u8] = b"SW_MNG";
+    let data = root.read_bytes(&format!("{dir}/device/vpd")).unwrap_or_default();
+    data.windows(SIGN.len()).any(|window| window == SIGN)
 }
 
 const INFINIBAND: u64 = 1;
@@ -262,6 +315,9 @@ fn parse_routes_v6(text: &str) -> Vec<String> {
 pub(super) fn fuzz(text: &str) {
     let _ = parse_state(text);
     let _ = parse_rate(text);
+    let _ = parse_lanes(text);
+    let _ = parse_phys_state(text);
+    port::fuzz(text);
     let _ = parse_routes_v4(text);
     let _ = parse_routes_v6(text);
 }
@@ -284,6 +340,10 @@ mod tests {
         assert_eq!(parse_state("4: ACTIVE"), Some(ACTIVE));
         assert_eq!(parse_state("1: DOWN"), Some(1));
         assert_eq!(parse_state("ACTIVE"), None);
+        assert_eq!(parse_lanes("400 Gb/sec (4X NDR)"), Some(4));
+        assert_eq!(parse_lanes("400 Gb/sec"), None);
+        assert_eq!(parse_phys_state("5: LinkUp").as_deref(), Some("LinkUp"));
+        assert_eq!(parse_phys_state("LinkUp"), None);
     }
 
     #[test]

@@ -6,10 +6,22 @@
 
 use std::path::PathBuf;
 
+use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     NVML_AFFINITY_SCOPE_NODE, NVML_NVLINK_MAX_LINKS, field_id,
+    nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_ATOMICS as P2P_ATOMICS,
+    nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK as P2P_NVLINK,
+    nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_PCI as P2P_PCI,
+    nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ as P2P_READ,
+    nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE as P2P_WRITE,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED as STATUS_CHIPSET,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_DISABLED_BY_REGKEY as STATUS_REGKEY,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_GPU_NOT_SUPPORTED as STATUS_GPU,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED as STATUS_TOPOLOGY,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED as STATUS_NOT_SUPPORTED,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK as STATUS_OK,
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU as TYPE_GPU,
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_IBMNPU as TYPE_IBM_NPU,
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH as TYPE_SWITCH,
@@ -21,7 +33,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0 as VERSION_4_0,
     nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0 as VERSION_5_0,
 };
-use topology::snapshot::C2c;
+use topology::snapshot::{
+    C2c, FabricHealth, FabricState, GpuFabric, LinkErrors, PeerAccess, PeerStatus,
+};
 use topology::{Bandwidth, BusId, CpuList, GpuIndex};
 
 use super::NvmlChoice;
@@ -56,8 +70,12 @@ pub(super) enum NvmlPart {
     },
     /// Version of the driver.
     Driver(String),
+    /// Whether the GPUs are in confidential computing mode.
+    Confidential(bool),
     /// A GPU.
-    Gpu(NvmlGpu),
+    Gpu(Box<NvmlGpu>),
+    /// A GPU's access to the others.
+    Peers(GpuIndex, Vec<PeerAccess>),
     /// The GPU of this index cannot be used; a fault says why.
     Refused(GpuIndex),
     /// Every GPU has been told.
@@ -82,6 +100,12 @@ pub(super) struct NvmlGpu {
     /// Links that are there and not active; `None` where that could not be read.
     pub(super) inactive_links: Option<u32>,
     pub(super) c2c: Option<C2c>,
+    pub(super) minor: Option<u32>,
+    /// The NUMA node that its own memory forms.
+    pub(super) memory_node: Option<u32>,
+    pub(super) fabric: Option<GpuFabric>,
+    /// Of active links, those with errors.
+    pub(super) link_errors: Vec<LinkErrors>,
 }
 
 /// An active NVLink.
@@ -118,13 +142,24 @@ pub(super) fn read(libraries: &[PathBuf], report: &Report<NvmlPart>) {
         report.part(NvmlPart::Driver(driver));
     }
     if let Some(count) = ask(report, "nvmlDeviceGetCount_v2()", || nvml.device_count()) {
+        let mut usable = Vec::new();
         for index in 0..count {
             match gpu(&nvml, index, report) {
-                Some(gpu) => report.part(NvmlPart::Gpu(gpu)),
+                Some(gpu) => {
+                    usable.push(index);
+                    report.part(NvmlPart::Gpu(Box::new(gpu)));
+                }
                 None => report.part(NvmlPart::Refused(GpuIndex(index))),
             }
         }
         report.part(NvmlPart::Complete);
+        // Last, because there are many of them: should one hang, the GPUs themselves are told.
+        confidential(&nvml, report);
+        for index in &usable {
+            if let Some(peers) = peers(&nvml, *index, &usable, report) {
+                report.part(NvmlPart::Peers(GpuIndex(*index), peers));
+            }
+        }
     }
     report.calling("nvmlShutdown()");
     if !ffi::can_shut_down(&nvml) {
@@ -277,6 +312,98 @@ fn lacks(error: &NvmlError) -> bool {
     )
 }
 
+fn confidential(nvml: &Nvml, report: &Report<NvmlPart>) {
+    const CALL: &str = "nvmlSystemGetConfComputeState()";
+    report.calling(CALL);
+    match ffi::confidential_computing(nvml) {
+        Ok(on) => report.part(NvmlPart::Confidential(on)),
+        Err(error) if lacks(&error) => {}
+        Err(error) => report.fault(CALL, words(&error)),
+    }
+}
+
+/// A GPU's access to each of the others; `None` where it was lost meanwhile.
+fn peers(
+    nvml: &Nvml,
+    index: u32,
+    usable: &[u32],
+    report: &Report<NvmlPart>,
+) -> Option<Vec<PeerAccess>> {
+    let handle = |index: u32| {
+        ask(report, &format!("nvmlDeviceGetHandleByIndex_v2({index})"), || {
+            nvml.device_by_index(index)
+        })
+    };
+    let device = handle(index)?;
+    let mut asker = Asker { device: &device, index, report, lost: false };
+    let mut all = Vec::new();
+    for peer in usable.iter().copied().filter(|peer| *peer != index) {
+        let other = handle(peer)?;
+        let mut status = |which: u32, name: &str| {
+            let call = format!("nvmlDeviceGetP2PStatus({peer}, {name})");
+            let code = asker.ask_feature(&call, |device| ffi::p2p_status(device, &other, which))?;
+            Some(peer_status(code))
+        };
+        all.push(PeerAccess {
+            peer: GpuIndex(peer),
+            read: status(P2P_READ, "read"),
+            write: status(P2P_WRITE, "write"),
+            nvlink: status(P2P_NVLINK, "NVLink"),
+            atomics: status(P2P_ATOMICS, "atomics"),
+            pcie: status(P2P_PCI, "PCIe"),
+        });
+    }
+    let told = |access: &PeerAccess| access.read.is_some() || access.write.is_some();
+    (!asker.lost).then(|| all.into_iter().filter(told).collect())
+}
+
+/// `nvmlGpuP2PStatus_t`.
+fn peer_status(code: u32) -> PeerStatus {
+    match code {
+        STATUS_OK => PeerStatus::Ok,
+        STATUS_CHIPSET => PeerStatus::ChipsetNotSupported,
+        STATUS_GPU => PeerStatus::GpuNotSupported,
+        STATUS_TOPOLOGY => PeerStatus::TopologyNotSupported,
+        STATUS_REGKEY => PeerStatus::DisabledByRegkey,
+        STATUS_NOT_SUPPORTED => PeerStatus::NotSupported,
+        _ => PeerStatus::Unknown,
+    }
+}
+
+/// Registration with the NVLink fabric, as fully as the driver tells.
+fn fabric(asker: &mut Asker<'_, '_>) -> Option<GpuFabric> {
+    let call = "nvmlDeviceGetGpuFabricInfoV()";
+    let info = asker.ask_feature(call, ffi::fabric_info)?;
+    let state = match info.state {
+        1 => FabricState::NotStarted,
+        2 => FabricState::InProgress,
+        3 => FabricState::Completed,
+        _ => FabricState::NotSupported,
+    };
+    let zero = info.cluster == [0; 16];
+    Some(GpuFabric {
+        state,
+        status: (state == FabricState::Completed).then_some(info.status),
+        cluster: (!zero).then(|| uuid(info.cluster)),
+        clique: Some(info.clique),
+        health_mask: info.health_mask,
+        health: info.health.and_then(|summary| match summary {
+            1 => Some(FabricHealth::Healthy),
+            2 => Some(FabricHealth::Unhealthy),
+            3 => Some(FabricHealth::LimitedCapacity),
+            _ => None,
+        }),
+    })
+}
+
+/// In the usual form of 8-4-4-4-12 digits.
+fn uuid(bytes: [u8; 16]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let ends = [8, 12, 16, 20, 32];
+    let starts = [0, 8, 12, 16, 20];
+    starts.into_iter().zip(ends).map(|(from, to)| &digits[from..to]).collect::<Vec<_>>().join("-")
+}
+
 /// `None` where the GPU cannot be used.
 fn gpu(nvml: &Nvml, index: u32, report: &Report<NvmlPart>) -> Option<NvmlGpu> {
     let device = ask(report, &format!("nvmlDeviceGetHandleByIndex_v2({index})"), || {
@@ -291,6 +418,12 @@ fn gpu(nvml: &Nvml, index: u32, report: &Report<NvmlPart>) -> Option<NvmlGpu> {
     let capability =
         asker.ask("nvmlDeviceGetCudaComputeCapability()", Device::cuda_compute_capability);
     let (links, inactive_links) = links(&mut asker);
+    let link_errors = links
+        .iter()
+        .map(|(number, _)| link_errors(&mut asker, *number))
+        .filter(|errors| errors.replay + errors.recovery + errors.crc > 0)
+        .collect();
+    let links = links.into_iter().map(|(_, link)| link).collect();
     let gpu = NvmlGpu {
         index: GpuIndex(index),
         bus_id,
@@ -309,6 +442,10 @@ fn gpu(nvml: &Nvml, index: u32, report: &Report<NvmlPart>) -> Option<NvmlGpu> {
         c2c: c2c(&mut asker),
         links,
         inactive_links,
+        minor: asker.ask_feature("nvmlDeviceGetMinorNumber()", Device::minor_number),
+        memory_node: asker.ask_feature("nvmlDeviceGetNumaNodeId()", ffi::memory_node),
+        fabric: fabric(&mut asker),
+        link_errors,
     };
     (!asker.lost).then_some(gpu)
 }
@@ -356,8 +493,31 @@ fn bits(words: &[std::ffi::c_ulong]) -> Vec<u32> {
     (0..).step_by(width as usize).zip(words).flat_map(set).collect()
 }
 
-/// The active links, and how many are there and not active.
-fn links(asker: &mut Asker<'_, '_>) -> (Vec<NvLink>, Option<u32>) {
+/// Error counters of a link; 0 where the driver has none. Since Hopper they are fields, before that a call.
+fn link_errors(asker: &mut Asker<'_, '_>, link: u32) -> LinkErrors {
+    let mut count = |field: u32, counter: ErrorCounter, name: &str| {
+        let call = format!("nvmlDeviceGetFieldValues({name}, {link})");
+        let new = asker.ask_feature(&call, |device| ffi::field(device, field, link));
+        new.or_else(|| {
+            let call = format!("nvmlDeviceGetNvLinkErrorCounter({link}, {name})");
+            asker.ask_feature(&call, |device| device.link_wrapper_for(link).error_counter(counter))
+        })
+        .unwrap_or(0)
+    };
+    use field_id::{
+        NVML_FI_DEV_NVLINK_ERROR_DL_CRC as CRC, NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY as RECOVERY,
+        NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY as REPLAY,
+    };
+    LinkErrors {
+        link,
+        replay: count(REPLAY, ErrorCounter::DlReplay, "NVLINK_ERROR_DL_REPLAY"),
+        recovery: count(RECOVERY, ErrorCounter::DlRecovery, "NVLINK_ERROR_DL_RECOVERY"),
+        crc: count(CRC, ErrorCounter::DlCrcFlit, "NVLINK_ERROR_DL_CRC"),
+    }
+}
+
+/// The active links with their numbers, and how many are there and not active.
+fn links(asker: &mut Asker<'_, '_>) -> (Vec<(u32, NvLink)>, Option<u32>) {
     let count =
         |device: &Device<'_>| ffi::field(device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
     let told = asker.ask_feature("nvmlDeviceGetFieldValues(NVLINK_LINK_COUNT)", count);
@@ -372,7 +532,7 @@ fn links(asker: &mut Asker<'_, '_>) -> (Vec<NvLink>, Option<u32>) {
         let call = format!("nvmlDeviceGetNvLinkState({link})");
         match asker.try_ask(&call, |device| device.link_wrapper_for(link).is_active()) {
             None => return (active, None),
-            Some(Ok(true)) => active.push(active_link(asker, link)),
+            Some(Ok(true)) => active.push((link, active_link(asker, link))),
             Some(Ok(false)) => inactive += 1,
             // Without the call, or with a card that has no NVLink, no link is there.
             Some(Err(error)) if lacks(&error) => {}

@@ -11,14 +11,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use topology::snapshot::PcieLink;
+use topology::snapshot::{Acs, IommuDomain, IommuGroup, PcieLink};
 use topology::{BusId, CpuList, Fault};
 
 use super::apart::Report;
+use super::config_space;
 use super::cpu::read_cpus;
 use super::root::{Root, words};
 
 const DEVICES: &str = "sys/bus/pci/devices";
+
+/// Class and subclass of a bridge between PCI buses.
+const PCI_BRIDGE: u32 = 0x0604;
 
 /// Levels below `sys/devices` at which host bridges may lie.
 const MOST_DEPTH: usize = 6;
@@ -44,6 +48,13 @@ pub(super) struct PciFunction {
     pub(super) secondary_bus: Option<u8>,
     /// Whether it is a virtual function.
     pub(super) is_virtual: bool,
+    /// The physical function it is one of.
+    pub(super) physical_function: Option<BusId>,
+    /// Access control, of a bridge.
+    pub(super) acs: Option<Acs>,
+    pub(super) iommu: Option<IommuGroup>,
+    /// Whether the kernel has put it to sleep.
+    pub(super) suspended: Option<bool>,
     /// The driver that holds it.
     pub(super) driver: Option<String>,
     /// What of the above could not be read; told only if the function matters.
@@ -149,7 +160,7 @@ fn function(root: &Root, path: &str, report: &Report<(BusId, PciFunction)>) -> P
         let place = format!("{path}/{file}");
         let text = root.read(&place).map_err(|error| words(&error));
         let value = text.and_then(|text| {
-            parse(&text).ok_or_else(|| format!("unknown: the file says '{text}'"))
+            parse(&text).ok_or_else(|| format!("malformed: the file says '{text}'"))
         });
         value.map_err(|error| faults.push((fact, report.new_fault(place, error)))).ok()
     };
@@ -167,6 +178,10 @@ fn function(root: &Root, path: &str, report: &Report<(BusId, PciFunction)>) -> P
     // A kernel without NUMA has no such file, which leaves the node as unknown as -1 does.
     let numa_node = root.read(&format!("{path}/numa_node")).ok();
     let (parent, host_bridge) = place(path);
+    let physical_function = root.link(&format!("{path}/physfn"));
+    let bridge = class.is_some_and(|class| class >> 8 == PCI_BRIDGE);
+    let config = bridge.then(|| root.read_bytes(&format!("{path}/config")).ok()).flatten();
+    let status = root.read(&format!("{path}/power/runtime_status")).ok();
     PciFunction {
         parent,
         host_bridge,
@@ -178,10 +193,34 @@ fn function(root: &Root, path: &str, report: &Report<(BusId, PciFunction)>) -> P
         trained,
         capable,
         secondary_bus: secondary.and_then(|text| text.parse().ok()),
-        is_virtual: root.link(&format!("{path}/physfn")).is_some(),
+        is_virtual: physical_function.is_some(),
+        physical_function: physical_function.as_deref().and_then(last_bus_id),
+        acs: config.as_deref().and_then(config_space::access_control),
+        iommu: iommu(root, path),
+        suspended: status.and_then(|status| match status.as_str() {
+            "suspended" | "suspending" => Some(true),
+            "active" | "resuming" => Some(false),
+            _ => None,
+        }),
         driver: root.link(&format!("{path}/driver")).as_deref().and_then(last_component),
         faults,
     }
+}
+
+/// The group the function links to, and the kind of its domain.
+fn iommu(root: &Root, path: &str) -> Option<IommuGroup> {
+    let group = root.link(&format!("{path}/iommu_group"))?;
+    let group: u32 = last_component(&group)?.parse().ok()?;
+    let domain = root.read(&format!("sys/kernel/iommu_groups/{group}/type")).ok();
+    let domain = domain.and_then(|kind| match kind.as_str() {
+        "identity" => Some(IommuDomain::Identity),
+        "DMA" => Some(IommuDomain::Dma),
+        "DMA-FQ" => Some(IommuDomain::DmaFq),
+        "unmanaged" => Some(IommuDomain::Unmanaged),
+        "blocked" => Some(IommuDomain::Blocked),
+        _ => None,
+    });
+    Some(IommuGroup { group, domain })
 }
 
 fn last_component(path: &str) -> Option<String> {

@@ -15,6 +15,8 @@ pub(super) struct Candidate<'a> {
     pub(super) port: &'a NicPort,
     /// PCI vendor and device, to tell ports of one kind.
     pub(super) model: Option<(u16, u16)>,
+    /// Whether it shares a PCIe switch with a GPU: boards put the fabric's NICs there.
+    pub(super) beside_gpu: bool,
 }
 
 /// Role of each port, in the same order, with the reason in words.
@@ -31,9 +33,11 @@ pub(super) fn roles(
         .filter(|(_, (role, _))| *role == NicRole::Fabric)
         .filter_map(|(p, _)| p.model)
         .collect();
+    // First those beside GPUs, then all.
     let fabric_of = |layer: LinkLayer| {
         let fabric = ports.iter().zip(&own).filter(|(_, (role, _))| *role == NicRole::Fabric);
-        fabric.filter(|(p, _)| p.port.link_layer == Some(layer)).count()
+        let of_layer = fabric.filter(|(p, _)| p.port.link_layer == Some(layer));
+        (of_layer.clone().filter(|(p, _)| p.beside_gpu).count(), of_layer.count())
     };
     let infiniband_prevails = fabric_of(LinkLayer::Infiniband) > fabric_of(LinkLayer::Ethernet);
     let any_fabric = own.iter().any(|(role, _)| *role == NicRole::Fabric);
@@ -66,7 +70,9 @@ fn own_role(
 ) -> (NicRole, &'static str) {
     let front_end = port.interfaces.iter().any(|interface| default_route.contains(interface));
     let slower = port.mbit.zip(fastest).is_some_and(|(own, fastest)| own < fastest);
-    if port.is_virtual {
+    if port.manages_switch {
+        (NicRole::Other, "an NVSwitch's own port")
+    } else if port.is_virtual {
         (NicRole::Other, "virtual function")
     } else if port.in_bond {
         (NicRole::Other, "counted in its bond")
@@ -103,8 +109,10 @@ mod tests {
     fn check(ports: &[NicPort], default_route: &str, expect: &[NicRole]) {
         let default_route = BTreeSet::from([default_route.to_owned()]);
         let model = |port: &NicPort| if port.rdma { Some((0x15b3, 0x1021)) } else { None };
-        let candidates: Vec<_> =
-            ports.iter().map(|port| Candidate { port, model: model(port) }).collect();
+        let candidates: Vec<_> = ports
+            .iter()
+            .map(|port| Candidate { port, model: model(port), beside_gpu: false })
+            .collect();
         let found: Vec<NicRole> =
             roles(&candidates, &default_route).into_iter().map(|(role, _)| role).collect();
         assert_eq!(found, expect);
@@ -142,7 +150,16 @@ mod tests {
         let roce = port("c", 200_000);
         check(&[ib("a"), ib("b"), roce.clone()], "", &[Fabric, Fabric, Other]);
         // As many of both say nothing.
-        check(&[ib("a"), roce], "", &[Fabric, Fabric]);
+        check(&[ib("a"), roce.clone()], "", &[Fabric, Fabric]);
+        // But where one lies beside a GPU and the other does not.
+        let near = ib("a");
+        let candidates = [(&near, true), (&roce, false)].map(|(port, beside_gpu)| Candidate {
+            port,
+            model: None,
+            beside_gpu,
+        });
+        let found = roles(&candidates, &BTreeSet::new()).into_iter().map(|(role, _)| role);
+        assert_eq!(found.collect::<Vec<_>>(), [Fabric, Other]);
     }
 
     #[test]

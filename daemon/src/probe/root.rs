@@ -7,7 +7,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Links on one path before it counts as a loop, as in the kernel (MAXSYMLINKS, 40).
 const MOST_LINKS: usize = 40;
@@ -21,11 +23,34 @@ pub(super) struct Root {
     base: PathBuf,
     /// Directories with their links followed: a probe reads a dozen files of each.
     resolved: RefCell<BTreeMap<String, PathBuf>>,
+    /// What was met, where the tree is being recorded.
+    log: Option<Log>,
+}
+
+/// What a probe met below a root, by place.
+pub(super) type Log = Arc<Mutex<BTreeMap<PathBuf, Entry>>>;
+
+/// One thing met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A file that was seen to be there and not read.
+    Present,
+    /// A file that was read.
+    File(Vec<u8>),
+    /// A directory.
+    Directory,
+    /// A link with its text.
+    Link(String),
 }
 
 impl Root {
     pub(super) fn new(base: &Path) -> Self {
-        Self { base: base.into(), resolved: RefCell::default() }
+        Self { base: base.into(), resolved: RefCell::default(), log: None }
+    }
+
+    /// One whose reader notes all that is met.
+    pub(super) fn recorded(base: &Path, log: Log) -> Self {
+        Self { log: Some(log), ..Self::new(base) }
     }
 
     /// Whether this is the running host's own root.
@@ -35,28 +60,61 @@ impl Root {
 
     /// A file's text without trailing white space. Bytes that are no UTF-8 are replaced.
     pub(super) fn read(&self, path: &str) -> io::Result<String> {
-        let real = self.base.join(self.resolve(path)?);
+        let bytes = self.read_bytes(path)?;
+        Ok(String::from_utf8_lossy(&bytes).trim_end().into())
+    }
+
+    /// A file's bytes.
+    pub(super) fn read_bytes(&self, path: &str) -> io::Result<Vec<u8>> {
+        let place = self.resolve(path)?;
+        let real = self.base.join(&place);
         // A recorded tree may hold anything; opening a FIFO would wait for a writer.
         if !fs::metadata(&real)?.is_file() {
             return Err(io::Error::other("not a regular file"));
         }
         let mut bytes = Vec::new();
         File::open(real)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).trim_end().into())
+        self.note(&place, || Entry::File(bytes.clone()));
+        Ok(bytes)
     }
 
     /// Names in a directory, sorted; those that are no UTF-8 are left out.
     pub(super) fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let entries = fs::read_dir(self.base.join(self.resolve(path)?))?;
+        let place = self.resolve(path)?;
+        let entries = fs::read_dir(self.base.join(&place))?;
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         names.sort();
+        if self.log.is_some() {
+            self.note(&place, || Entry::Directory);
+            for name in &names {
+                self.note_existence(&place.join(name));
+            }
+        }
         Ok(names)
     }
 
     /// Whether something is there, at the end of all links.
     pub(super) fn exists(&self, path: &str) -> bool {
-        self.resolve(path).is_ok()
+        let found = self.resolve(path);
+        if let Ok(place) = &found {
+            self.note_existence(place);
+        }
+        found.is_ok()
+    }
+
+    /// Number of the device that holds the end of a path.
+    pub(super) fn device_of(&self, path: &str) -> Option<u64> {
+        let place = self.resolve(path).ok()?;
+        Some(fs::metadata(self.base.join(place)).ok()?.dev())
+    }
+
+    /// What the link at `path` says, whether or not it is a path.
+    pub(super) fn link_text(&self, path: &str) -> Option<String> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let dir = self.resolve(dir).ok()?;
+        let target = fs::read_link(self.base.join(dir).join(name)).ok()?;
+        target.to_str().map(Into::into)
     }
 
     /// Where the link at `path` points to, by its text alone: recorded trees have links whose end was not
@@ -66,6 +124,7 @@ impl Root {
         let dir = self.resolve(dir).ok()?;
         let target = fs::read_link(self.base.join(&dir).join(name)).ok()?;
         let target = target.to_str()?;
+        self.note(&dir.join(name), || Entry::Link(target.into()));
         let joined = match target.starts_with('/') {
             true => target.into(),
             false => format!("{}/{target}", dir.display()),
@@ -79,6 +138,31 @@ impl Root {
             }
         }
         Some(place.join("/"))
+    }
+
+    /// Notes what was met at a place, for whoever records the tree. What was read stays read.
+    fn note(&self, place: &Path, entry: impl FnOnce() -> Entry) {
+        let Some(log) = &self.log else { return };
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = log.entry(place.to_owned()).or_insert(Entry::Present);
+        if *known == Entry::Present {
+            *known = entry();
+        }
+    }
+
+    /// Notes that something is there, and no more of it than replay needs to see the same.
+    fn note_existence(&self, place: &Path) {
+        if self.log.is_none() {
+            return;
+        }
+        let real = self.base.join(place);
+        let Ok(metadata) = fs::symlink_metadata(&real) else { return };
+        let target = || fs::read_link(&real).ok()?.to_str().map(Into::into);
+        self.note(place, || match metadata.file_type() {
+            kind if kind.is_symlink() => target().map_or(Entry::Present, Entry::Link),
+            kind if kind.is_dir() => Entry::Directory,
+            _ => Entry::Present,
+        });
     }
 
     /// The path with every link followed.
@@ -117,6 +201,7 @@ impl Root {
                     }
                     let target = fs::read_link(&real)?;
                     let target = target.to_str().ok_or(io::ErrorKind::InvalidData)?;
+                    self.note(&here, || Entry::Link(target.into()));
                     if target.starts_with('/') {
                         place = PathBuf::new();
                     }

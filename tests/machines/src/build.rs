@@ -1,7 +1,7 @@
 //! Short ways to say what a machine's PCI tree is.
 
 use topology::snapshot::{LinkLayer, NicRole, PcieLink};
-use topology::{BusId, CpuList};
+use topology::{BusId, CpuArch, CpuList};
 
 use crate::machine::{
     Cpu, Driver, Function, FunctionKind, Gpu, GpuModel, HostBridge, Machine, Nic, NumaNode, NvLink,
@@ -11,6 +11,8 @@ use crate::machine::{
 /// Vendor ids of the PCI registry.
 pub(crate) mod vendor {
     pub(crate) const AMD: u16 = 0x1022;
+    /// Of AMD's GPUs.
+    pub(crate) const ATI: u16 = 0x1002;
     pub(crate) const BROADCOM: u16 = 0x1000;
     pub(crate) const INTEL: u16 = 0x8086;
     pub(crate) const MELLANOX: u16 = 0x15b3;
@@ -22,6 +24,7 @@ pub(crate) mod vendor {
 /// Class codes of the PCI registry.
 pub(crate) mod class {
     pub(crate) const BRIDGE: u32 = 0x06_04_00;
+    pub(crate) const ACCELERATOR: u32 = 0x12_00_00;
     pub(crate) const CONTROLLER_3D: u32 = 0x03_02_00;
     pub(crate) const ETHERNET: u32 = 0x02_00_00;
     pub(crate) const INFINIBAND: u32 = 0x02_07_00;
@@ -136,10 +139,11 @@ pub(crate) fn endpoint(bus_id: BusId, ids: PciIds, link: PortLink) -> Function {
 
 /// A GPU's function.
 pub(crate) fn gpu_function(bus_id: BusId, model: &GpuModel) -> Function {
+    let vendor = if model.gfx_target_version.is_some() { vendor::ATI } else { vendor::NVIDIA };
     let ids = PciIds {
-        vendor: vendor::NVIDIA,
+        vendor,
         device: model.device,
-        subsystem_vendor: vendor::NVIDIA,
+        subsystem_vendor: vendor,
         subsystem_device: model.subsystem,
         class: model.class,
     };
@@ -216,6 +220,8 @@ pub(crate) fn gpu(
         links: Vec::new(),
         mig: false,
         fabric: None,
+        c2c: None,
+        memory_node: None,
     }
 }
 
@@ -263,7 +269,10 @@ pub(crate) fn host(
         kernel: kernel.to_owned(),
         command_line: format!("BOOT_IMAGE=/boot/vmlinuz-{kernel} ro"),
         hypervisor: false,
-        driver: Some(Driver { version: "535.161.08".to_owned(), cuda: 12020 }),
+        iommu: None,
+        imex_channels: None,
+        confidential: None,
+        driver: Some(Driver { version: "535.161.08".to_owned(), cuda: 12020, open: false }),
         cpu,
         threads_per_core: 2,
         distances: distances(&nodes, 12, 32),
@@ -283,7 +292,7 @@ pub(crate) fn host(
 
 /// A processor.
 pub(crate) fn cpu(vendor: &str, family: u32, model: u32, name: &str) -> Cpu {
-    Cpu { vendor: vendor.to_owned(), family, model, name: name.to_owned() }
+    Cpu { arch: CpuArch::X86_64, vendor: vendor.to_owned(), family, model, name: name.to_owned() }
 }
 
 /// An NVSwitch's function.

@@ -1,7 +1,7 @@
 //! What a machine is made of, as its makers describe it.
 
 use topology::snapshot::{LinkLayer, NicRole, PcieLink};
-use topology::{BusId, CpuList};
+use topology::{BusId, CpuArch, CpuList};
 
 use crate::scenario::{Event, Fault, NvLinkError};
 
@@ -22,6 +22,12 @@ pub struct Machine {
     pub command_line: String,
     /// Whether it is a virtual machine.
     pub hypervisor: bool,
+    /// The kernel's word for the kind of its IOMMU domains (`identity`, `DMA-FQ`); `None` where no IOMMU runs.
+    pub iommu: Option<&'static str>,
+    /// Channel devices for NVLink between hosts; `None` where the driver has no such directory.
+    pub imex_channels: Option<u32>,
+    /// Whether GPUs run in confidential computing mode; `None` where the driver does not tell.
+    pub confidential: Option<bool>,
     /// GPU driver; `None` where none is loaded.
     pub driver: Option<Driver>,
     /// The processor, the same in every socket.
@@ -61,11 +67,15 @@ pub struct Driver {
     pub version: String,
     /// CUDA release in NVML's code: 12020 for 12.2.
     pub cuda: i32,
+    /// Whether its kernel modules are the open ones, which export memory as DMA-BUF.
+    pub open: bool,
 }
 
 /// A processor model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpu {
+    /// Architecture. Arm processors show neither vendor nor family nor model.
+    pub arch: CpuArch,
     /// `GenuineIntel`, `AuthenticAMD`.
     pub vendor: String,
     /// As the kernel shows it (base plus extended).
@@ -183,6 +193,10 @@ pub struct Gpu {
     pub mig: bool,
     /// Fabric registration; `None` where the board takes part in none.
     pub fabric: Option<crate::scenario::Fabric>,
+    /// Chip-to-chip links to the CPU, and MB/s of each.
+    pub c2c: Option<(u32, u32)>,
+    /// The NUMA node that its own memory forms, on coherent boards.
+    pub memory_node: Option<u32>,
 }
 
 /// A GPU product.
@@ -208,6 +222,8 @@ pub struct GpuModel {
     pub nvlink_mbytes_per_second: u32,
     /// Whether it can be partitioned.
     pub mig: bool,
+    /// Of AMD's: the architecture in the compute driver's number (90402 is gfx942). Its links are xGMI.
+    pub gfx_target_version: Option<u32>,
 }
 
 /// One NVLink of a GPU.

@@ -5,8 +5,8 @@ use topology::BusId;
 use crate::build::vendor;
 use crate::machine::{Function, FunctionKind, Gpu, Machine, NvLink, NvLinkPeer};
 use crate::scenario::{
-    Action, Code, Device, Fault, Level, Mig, NvLink as LinkAnswer, P2p, Pair, Pcie, Remote,
-    RemoteKind, Scenario,
+    Action, C2cLink, Code, Device, Fault, Level, Mig, NvLink as LinkAnswer, P2p, Pair, Pcie,
+    Remote, RemoteKind, Scenario,
 };
 
 impl Machine {
@@ -25,7 +25,12 @@ impl Machine {
             cuda_driver_version: cuda,
             max_links: 18,
             absent_link: Code::NOT_SUPPORTED,
-            devices: (0..).zip(&self.gpus).map(|(index, gpu)| self.device(index, gpu)).collect(),
+            confidential: self.confidential,
+            devices: (0..)
+                .zip(&self.gpus)
+                .filter(|(_, gpu)| gpu.model.gfx_target_version.is_none())
+                .map(|(index, gpu)| self.device(index, gpu))
+                .collect(),
             pairs: self.pairs(),
             events: self.events.clone(),
             faults,
@@ -52,10 +57,15 @@ impl Machine {
             mig: model.mig.then_some(Mig { current: gpu.mig, pending: gpu.mig }),
             cpus: Some(cpus.unwrap_or_else(|| self.all_cpus())),
             memory_nodes: Some(gpu.numa_node.map_or_else(nodes, |node| vec![node])),
-            own_numa_node: None,
+            own_numa_node: gpu.memory_node,
             pcie: self.pcie(gpu),
             nvlinks: gpu.links.iter().map(|link| self.link_answer(gpu, link)).collect(),
-            c2c_links: Vec::new(),
+            c2c_links: gpu
+                .c2c
+                .map(|(count, mbytes_per_second)| {
+                    vec![C2cLink { active: true, mbytes_per_second }; count as usize]
+                })
+                .unwrap_or_default(),
             fabric: gpu.fabric.clone(),
             module_id: None,
         }
@@ -109,7 +119,8 @@ impl Machine {
         path.last().map_or(0, |function| ids(function.ids.device, function.ids.vendor))
     }
 
-    fn pairs(&self) -> Vec<Pair> {
+    /// What NVML says of each two GPUs, the one of the lower index second.
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
         let mut pairs = Vec::new();
         for (b, right) in self.gpus.iter().enumerate() {
             for (a, left) in self.gpus[..b].iter().enumerate() {

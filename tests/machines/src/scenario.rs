@@ -34,6 +34,9 @@ pub struct Scenario {
     /// Answer for link numbers below `max_links` that the device does not have.
     #[serde(default = "default_absent_link")]
     pub absent_link: Code,
+    /// Whether confidential computing is on; `None`: not supported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidential: Option<bool>,
     /// In index order.
     pub devices: Vec<Device>,
     /// What NVML says of pairs; a pair not listed meets at the system level and has no peer access.

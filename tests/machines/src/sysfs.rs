@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use topology::CpuList;
 use topology::snapshot::{LinkLayer, PcieLink};
+use topology::{CpuArch, CpuList};
 
 use crate::build::{class, vendor};
 use crate::config_space::{self, Buses};
-use crate::machine::{Function, FunctionKind, Machine, Nic};
+use crate::machine::{Function, FunctionKind, Machine, Nic, NvLinkPeer};
 
 /// A directory being filled.
 struct Tree(PathBuf);
@@ -88,10 +88,28 @@ impl Machine {
         if self.nics.iter().any(|nic| nic.rdma.is_some()) {
             ["mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs"].into_iter().for_each(&mut load);
         }
-        if let Some(driver) = &self.driver {
+        if self.gpus.iter().any(|gpu| gpu.model.gfx_target_version.is_some()) {
+            load("amdgpu");
+            self.write_kfd(tree)?;
+        }
+        tree.directory("sys/kernel/mm/hugepages")?;
+        tree.directory("sys/kernel/iommu_groups")?;
+        if let Some(channels) = self.imex_channels {
+            for channel in 0..channels {
+                tree.file(&format!("dev/nvidia-caps-imex-channels/channel{channel}"), b"")?;
+            }
+            tree.directory("dev/nvidia-caps-imex-channels")?;
+        }
+        let nvidia = self.gpus.iter().any(|gpu| gpu.model.gfx_target_version.is_none());
+        if let Some(driver) = self.driver.as_ref().filter(|_| nvidia) {
             load("nvidia");
+            let flavour = match (driver.open, self.cpu.arch) {
+                (true, CpuArch::X86_64) => "Open Kernel Module for x86_64",
+                (true, _) => "Open Kernel Module for aarch64",
+                (false, _) => "x86_64 Kernel Module",
+            };
             let banner = format!(
-                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan  1 00:00:00 UTC 1970",
+                "NVRM version: NVIDIA UNIX {flavour}  {}  Thu Jan  1 00:00:00 UTC 1970",
                 driver.version
             );
             tree.line("proc/driver/nvidia/version", banner)?;
@@ -119,6 +137,22 @@ impl Machine {
             tree.line(&format!("{topology}/physical_package_id"), package)?;
             tree.line(&format!("{topology}/core_id"), core)?;
             tree.line(&format!("{topology}/thread_siblings_list"), &siblings)?;
+            // Which CPUs share a third-level cache is not in public listings; here those of a NUMA node do.
+            let node =
+                self.numa_nodes.iter().find(|node| node.cpus.iter().any(|other| other == cpu));
+            if let Some(node) = node {
+                let cache = format!("sys/devices/system/cpu/cpu{cpu}/cache/index3");
+                tree.line(&format!("{cache}/level"), 3)?;
+                tree.line(&format!("{cache}/shared_cpu_list"), &node.cpus)?;
+            }
+            if self.cpu.arch != CpuArch::X86_64 {
+                let _ = write!(
+                    cpuinfo,
+                    "processor\t: {cpu}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\n\
+                     CPU architecture: 8\nCPU part\t: 0xd4f\n\n"
+                );
+                continue;
+            }
             let _ = write!(
                 cpuinfo,
                 "processor\t: {cpu}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: {}\n\
@@ -237,6 +271,13 @@ impl Machine {
             &file("power/runtime_status"),
             if function.suspended { "suspended" } else { "active" },
         )?;
+        if let Some(domain) = self.iommu {
+            let group = self.iommu_group(function.bus_id);
+            let dir = format!("sys/kernel/iommu_groups/{group}");
+            tree.line(&format!("{dir}/type"), domain)?;
+            tree.link(&format!("{dir}/devices/{}", function.bus_id), path)?;
+            tree.link(&file("iommu_group"), &dir)?;
+        }
         tree.file(&file("config"), &config_space::bytes(function, buses, self.privileged))?;
         let mut uevent = String::new();
         if let Some(driver) = self.driver_of(function) {
@@ -252,18 +293,75 @@ impl Machine {
             ids.subsystem_vendor, ids.subsystem_device
         );
         let _ = writeln!(uevent, "PCI_SLOT_NAME={}", function.bus_id);
+        let board = self.gpus.iter().find(|gpu| gpu.bus_id == function.bus_id);
+        if let Some(board) = board.filter(|gpu| gpu.model.gfx_target_version.is_some()) {
+            tree.line(&file("product_name"), board.model.name)?;
+            tree.line(&file("current_compute_partition"), "SPX")?;
+            tree.line(&file("current_memory_partition"), "NPS1")?;
+        }
         tree.file(&file("uevent"), uevent.as_bytes())?;
         tree.link(&file("subsystem"), "sys/bus/pci")?;
         tree.link(&format!("sys/bus/pci/devices/{}", function.bus_id), path)
     }
 
-    fn driver_of(&self, function: &Function) -> Option<&'static str> {
+    /// The group of a function: each has one of its own, in the order of the tree.
+    pub(crate) fn iommu_group(&self, bus_id: topology::BusId) -> u32 {
+        let place = self.functions().iter().position(|(_, function)| function.bus_id == bus_id);
+        place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0)
+    }
+
+    /// The compute driver's nodes: one for each NUMA node with CPUs, then one for each AMD GPU.
+    fn write_kfd(&self, tree: &Tree) -> io::Result<()> {
+        let nodes = "sys/devices/virtual/kfd/kfd/topology/nodes";
+        tree.link("sys/class/kfd/kfd", "sys/devices/virtual/kfd/kfd")?;
+        let cpus = self.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
+        for node in 0..cpus {
+            let text = "cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0\nlocation_id 0\n";
+            tree.line(&format!("{nodes}/{node}/properties"), text)?;
+        }
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            let Some(version) = gpu.model.gfx_target_version else { continue };
+            let dir = format!("{nodes}/{}", cpus + index);
+            let id = gpu.bus_id;
+            let location = u32::from(id.bus()) << 8 | u32::from(id.device()) << 3;
+            tree.line(
+                &format!("{dir}/properties"),
+                format!(
+                    "cpu_cores_count 0\nsimd_count 1216\ngfx_target_version {version}\nvendor_id 4098\n\
+                     device_id {}\nlocation_id {location}\ndomain {}",
+                    gpu.model.device,
+                    id.domain()
+                ),
+            )?;
+            let bank = format!("heap_type 1\nsize_in_bytes {}\nflags 0", gpu.model.memory_bytes);
+            tree.line(&format!("{dir}/mem_banks/0/properties"), bank)?;
+            // A PCIe link to the CPU, then one xGMI link to each peer.
+            let link = |kind: u32, to: usize, mbps: u32| {
+                let from = cpus + index;
+                format!(
+                    "type {kind}\nnode_from {from}\nnode_to {to}\nweight 15\nmin_bandwidth {mbps}\nmax_bandwidth {mbps}"
+                )
+            };
+            let node = gpu.numa_node.and_then(|node| usize::try_from(node).ok()).unwrap_or(0);
+            tree.line(&format!("{dir}/io_links/0/properties"), link(2, node, 0))?;
+            for (number, peer) in gpu.links.iter().filter(|link| link.active).enumerate() {
+                if let NvLinkPeer::Gpu(peer, _) = peer.peer {
+                    let text = link(11, cpus + peer, gpu.model.nvlink_mbytes_per_second);
+                    tree.line(&format!("{dir}/io_links/{}/properties", number + 1), text)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn driver_of(&self, function: &Function) -> Option<&'static str> {
         match (function.ids.vendor, function.ids.class) {
             (_, class::BRIDGE) => function.link.map(|_| "pcieport"),
             (vendor::NVIDIA, class::OTHER_BRIDGE) => {
                 self.driver.as_ref().map(|_| "nvidia-nvswitch")
             }
             (vendor::NVIDIA, _) => self.driver.as_ref().map(|_| "nvidia"),
+            (vendor::ATI, _) => Some("amdgpu"),
             (vendor::MELLANOX, _) => Some("mlx5_core"),
             (vendor::INTEL, class::ETHERNET) => Some("ixgbe"),
             (vendor::RED_HAT, _) => Some("virtio-pci"),

@@ -156,6 +156,7 @@ fn read_scenario() -> Scenario {
             cuda_driver_version: 0,
             max_links: 0,
             absent_link: Code::NOT_SUPPORTED,
+            confidential: None,
             devices: Vec::new(),
             pairs: Vec::new(),
             events: Vec::new(),
@@ -223,6 +224,23 @@ pub extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
     guard(|| session::init("nvmlInitWithFlags", read_scenario))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetConfComputeState(
+    state: *mut nvmlConfComputeSystemState_t,
+) -> nvmlReturn_t {
+    system("nvmlSystemGetConfComputeState", |session| {
+        // SAFETY: by NVML's contract null or valid for writes.
+        let state = unsafe { Out::new(state) }?;
+        let on = session.scenario.confidential.ok_or(Code::NOT_SUPPORTED)?;
+        state.put(nvmlConfComputeSystemState_t {
+            environment: u32::from(on),
+            ccFeature: u32::from(on),
+            devToolsMode: 0,
+        });
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -365,6 +365,24 @@ fn with_second_nic(s: &mut Snapshot) -> &mut Nic {
     &mut s.nics[1]
 }
 
+/// The same box with one bridge level more on one host: the class of a path says so (NVIDIA/nccl#820).
+#[test]
+fn field_case_003_a_bridge_too_many_on_one_host() {
+    let (usual, mut odd) = (healthy(), healthy());
+    for (at, parent, kind) in
+        [("06:00.0", "02:02.0", PciKind::Switch), ("07:00.0", "06:00.0", PciKind::SwitchPort)]
+    {
+        let bridge = PciDevice { parent: Some(id(parent)), ..PciDevice::new(id(at), kind) };
+        odd.pci_devices.push(bridge);
+    }
+    device(&mut odd, "05:00.0").parent = Some(id("07:00.0"));
+    let found = differences(&usual, &odd);
+    let paths: Vec<&str> =
+        found.iter().filter(|d| d.what == "path").map(|d| d.component.as_str()).collect();
+    assert_eq!(paths, ["GPU0 to NIC0", "GPU1 to NIC0"], "{found:#?}");
+    assert!(found.iter().all(|d| d.severity == Severity::Degraded));
+}
+
 /// Ports that go down again and again end jobs with error 12 (NVIDIA/nccl#905).
 #[test]
 fn field_case_038_flapping_port() {

@@ -4,7 +4,8 @@
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlFieldValue_t, nvmlMemory_t, nvmlValue_t,
+    nvmlConfComputeSystemState_t, nvmlDevice_t, nvmlFieldValue_t, nvmlGpuFabricInfo_t,
+    nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlMemory_t, nvmlValue_t,
     nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE as DOUBLE,
     nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_INT as SIGNED_INT,
     nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_LONG_LONG as SIGNED_LONG_LONG,
@@ -79,6 +80,140 @@ pub(super) fn total_memory_v1(device: &Device<'_>) -> Result<u64, NvmlError> {
     // SAFETY: the handle is valid as long as `device` borrows the library, and `memory` outlives the call.
     nvml_try(unsafe { call(handle(device), &raw mut memory) })?;
     Ok(memory.total)
+}
+
+/// What the driver tells of a GPU's fabric, in NVML's numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FabricInfo {
+    pub(super) state: u8,
+    pub(super) status: u32,
+    pub(super) cluster: [u8; 16],
+    pub(super) clique: u32,
+    /// From the second form of the answer on.
+    pub(super) health_mask: Option<u32>,
+    /// From the third on.
+    pub(super) health: Option<u8>,
+}
+
+/// A structure's version as NVML's macro NVML_STRUCT_VERSION makes it: its size, and the number in the upper byte.
+fn version_of<T>(number: u32) -> u32 {
+    u32::try_from(size_of::<T>()).unwrap_or(0) | number << 24
+}
+
+/// Registration with the fabric, in the newest of three forms that the library has.
+pub(super) fn fabric_info(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
+    // What an older library answers to a form it does not know is up to it; only these are about the device.
+    let about_the_device = |error: &NvmlError| {
+        matches!(
+            error,
+            NvmlError::NotSupported
+                | NvmlError::NoPermission
+                | NvmlError::GpuLost
+                | NvmlError::ResetRequired
+        )
+    };
+    let mut answer = fabric_info_v3(device);
+    for older in [fabric_info_v2, fabric_info_v1] {
+        match answer {
+            Err(error) if !about_the_device(&error) => answer = older(device),
+            answer => return answer,
+        }
+    }
+    answer
+}
+
+fn fabric_info_v3(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
+    let mut info = nvmlGpuFabricInfo_v3_t {
+        version: version_of::<nvmlGpuFabricInfo_v3_t>(3),
+        clusterUuid: [0; 16],
+        status: 0,
+        cliqueId: 0,
+        state: 0,
+        healthMask: 0,
+        healthSummary: 0,
+    };
+    // SAFETY: the handle is valid as long as `device` borrows the library, and `info` outlives the call.
+    nvml_try(unsafe { call(handle(device), &raw mut info) })?;
+    Ok(FabricInfo {
+        state: info.state,
+        status: info.status,
+        cluster: info.clusterUuid,
+        clique: info.cliqueId,
+        health_mask: Some(info.healthMask),
+        health: Some(info.healthSummary),
+    })
+}
+
+fn fabric_info_v2(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
+    let mut info = nvmlGpuFabricInfo_v2_t {
+        version: version_of::<nvmlGpuFabricInfo_v2_t>(2),
+        clusterUuid: [0; 16],
+        status: 0,
+        cliqueId: 0,
+        state: 0,
+        healthMask: 0,
+    };
+    let place = (&raw mut info).cast::<nvmlGpuFabricInfo_v3_t>();
+    // SAFETY: the handle is valid as long as `device` borrows the library; the version says which form is pointed to,
+    // and the library writes no further than that.
+    nvml_try(unsafe { call(handle(device), place) })?;
+    Ok(FabricInfo {
+        state: info.state,
+        status: info.status,
+        cluster: info.clusterUuid,
+        clique: info.cliqueId,
+        health_mask: Some(info.healthMask),
+        health: None,
+    })
+}
+
+fn fabric_info_v1(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref())?;
+    let mut info = nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
+    // SAFETY: the handle is valid as long as `device` borrows the library, and `info` outlives the call.
+    nvml_try(unsafe { call(handle(device), &raw mut info) })?;
+    Ok(FabricInfo {
+        state: info.state,
+        status: info.status,
+        cluster: info.clusterUuid,
+        clique: info.cliqueId,
+        health_mask: None,
+        health: None,
+    })
+}
+
+/// Access of one device to another, as NVML numbers it. The wrapper's own call refuses a status newer than itself.
+pub(super) fn p2p_status(
+    device: &Device<'_>,
+    other: &Device<'_>,
+    which: u32,
+) -> Result<u32, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetP2PStatus.as_ref())?;
+    let mut status = 0;
+    // SAFETY: both handles are valid as long as the devices borrow the library, and `status` outlives the call.
+    nvml_try(unsafe { call(handle(device), handle(other), which, &raw mut status) })?;
+    Ok(status)
+}
+
+/// The NUMA node that a GPU's own memory forms.
+pub(super) fn memory_node(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetNumaNodeId.as_ref())?;
+    let mut node = 0;
+    // SAFETY: the handle is valid as long as `device` borrows the library, and `node` outlives the call.
+    nvml_try(unsafe { call(handle(device), &raw mut node) })?;
+    Ok(node)
+}
+
+/// Whether confidential computing is on.
+pub(super) fn confidential_computing(nvml: &Nvml) -> Result<bool, NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlSystemGetConfComputeState.as_ref())?;
+    let mut state = nvmlConfComputeSystemState_t { environment: 0, ccFeature: 0, devToolsMode: 0 };
+    // SAFETY: `state` outlives the call.
+    nvml_try(unsafe { call(&raw mut state) })?;
+    // NVML_CC_SYSTEM_FEATURE_ENABLED.
+    Ok(state.ccFeature == 1)
 }
 
 fn handle(device: &Device<'_>) -> nvmlDevice_t {

@@ -117,3 +117,40 @@ pub fn dgx_a100() -> Machine {
     machine.nics = nics;
     machine
 }
+
+/// The same with four compute NICs. Odd: the second slot of each quarter is empty, so that two GPUs share a NIC, one
+/// of them through a switch more.
+#[must_use]
+pub fn dgx_a100_four_nics() -> Machine {
+    let mut machine = dgx_a100();
+    machine.name = "dgx_a100_four_nics";
+    machine.oddity = "one NIC for two GPUs, the second slot of each quarter empty";
+    let gone = QUARTERS.map(|quarter| at(quarter.nics[1], 0, 0));
+    fn empty(functions: &mut Vec<Function>, gone: &[BusId]) {
+        functions.retain(|function| !gone.contains(&function.bus_id));
+        for function in functions {
+            empty(&mut function.children, gone);
+        }
+    }
+    for bridge in &mut machine.host_bridges {
+        empty(&mut bridge.functions, &gone);
+    }
+    machine.nics.retain(|nic| !gone.contains(&nic.bus_id));
+    // The driver numbers what is there.
+    for (number, nic) in machine.nics.iter_mut().enumerate() {
+        nic.rdma = Some(format!("mlx5_{number}"));
+    }
+    machine
+}
+
+/// The same with four of its GPUs partitioned. Odd: links are up all the same, and nobody reaches those GPUs.
+#[must_use]
+pub fn dgx_a100_mig() -> Machine {
+    let mut machine = dgx_a100();
+    machine.name = "dgx_a100_mig";
+    machine.oddity = "four GPUs in MIG mode: their NVLinks are up and they have no peers";
+    for gpu in &mut machine.gpus[4..] {
+        gpu.mig = true;
+    }
+    machine
+}

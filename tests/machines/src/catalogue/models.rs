@@ -20,6 +20,7 @@ pub(super) static P100_SXM2: GpuModel = GpuModel {
     nvlink_version: 1,
     nvlink_mbytes_per_second: 20_000,
     mig: false,
+    gfx_target_version: None,
 };
 
 pub(super) static V100_SXM2: GpuModel = GpuModel {
@@ -33,6 +34,7 @@ pub(super) static V100_SXM2: GpuModel = GpuModel {
     nvlink_version: 2,
     nvlink_mbytes_per_second: 25_781,
     mig: false,
+    gfx_target_version: None,
 };
 
 pub(super) static V100_SXM3: GpuModel = GpuModel {
@@ -46,6 +48,7 @@ pub(super) static V100_SXM3: GpuModel = GpuModel {
     nvlink_version: 2,
     nvlink_mbytes_per_second: 25_781,
     mig: false,
+    gfx_target_version: None,
 };
 
 pub(super) static A100_SXM4: GpuModel = GpuModel {
@@ -59,6 +62,7 @@ pub(super) static A100_SXM4: GpuModel = GpuModel {
     nvlink_version: 4,
     nvlink_mbytes_per_second: 25_000,
     mig: true,
+    gfx_target_version: None,
 };
 
 pub(super) static A100_PCIE: GpuModel = GpuModel {
@@ -72,6 +76,7 @@ pub(super) static A100_PCIE: GpuModel = GpuModel {
     nvlink_version: 4,
     nvlink_mbytes_per_second: 25_000,
     mig: true,
+    gfx_target_version: None,
 };
 
 pub(super) static H100_SXM5: GpuModel = GpuModel {
@@ -85,4 +90,49 @@ pub(super) static H100_SXM5: GpuModel = GpuModel {
     nvlink_version: 6,
     nvlink_mbytes_per_second: 26_562,
     mig: true,
+    gfx_target_version: None,
+};
+
+/// 18 links at NVLink 5's rate; NVML prints 50 GB/s on such boards.
+pub(super) static B200_SXM: GpuModel = GpuModel {
+    name: "NVIDIA B200",
+    device: 0x2901,
+    subsystem: 0x1999,
+    class: class::CONTROLLER_3D,
+    compute_capability: (10, 0),
+    memory_bytes: 183_359 * MIB,
+    pcie_generation: 5,
+    nvlink_version: 7,
+    nvlink_mbytes_per_second: 50_000,
+    mig: true,
+    gfx_target_version: None,
+};
+
+pub(super) static GB200: GpuModel = GpuModel {
+    name: "NVIDIA GB200",
+    device: 0x2941,
+    subsystem: 0x2046,
+    class: class::CONTROLLER_3D,
+    compute_capability: (10, 0),
+    memory_bytes: 189_471 * MIB,
+    pcie_generation: 6,
+    nvlink_version: 7,
+    nvlink_mbytes_per_second: 50_000,
+    mig: true,
+    gfx_target_version: None,
+};
+
+/// One xGMI link to each of seven others, 64 GB/s each way (AMD's data sheet).
+pub(super) static MI300X: GpuModel = GpuModel {
+    name: "AMD Instinct MI300X",
+    device: 0x74a1,
+    subsystem: 0x74a1,
+    class: class::ACCELERATOR,
+    compute_capability: (0, 0),
+    memory_bytes: 196_592 * MIB,
+    pcie_generation: 5,
+    nvlink_version: 0,
+    nvlink_mbytes_per_second: 64_000,
+    mig: false,
+    gfx_target_version: Some(90_402),
 };

@@ -6,7 +6,7 @@ use topology::{BusId, CpuList};
 use super::models::{A100_PCIE, A100_SXM4};
 use crate::build::{
     Ports, at, class, connectx, cpu, endpoint, front_end, gpu, gpu_function, host, host_bridge,
-    infiniband, join_switches, link, numa_nodes, vendor,
+    infiniband, join, join_switches, link, numa_nodes, vendor,
 };
 use crate::machine::{Function, HostBridge, Machine, NumaNode, NvLink, NvLinkPeer, PciIds};
 
@@ -138,5 +138,125 @@ pub fn vm_flat() -> Machine {
         .map(|(number, device)| infiniband(number, &format!("ib{number}"), at(0, device, 0), 200))
         .collect();
     machine.nics.push(front_end(None, "eth0", at(0, 3, 0), None));
+    machine
+}
+
+/// One socket with four cards, each at a root port of one host bridge. Odd: all meet at the host bridge; the NIC is a
+/// card with two RoCE ports; the kernel translates addresses.
+#[must_use]
+pub fn pcie_one_socket() -> Machine {
+    const NAME: &str = "pcie_one_socket";
+    let xeon = cpu("GenuineIntel", 6, 106, "Intel(R) Xeon(R) Gold 6330 CPU @ 2.00GHz");
+    let oddity = "one socket, four cards at root ports of one host bridge; the IOMMU translates";
+    let mut machine = host(NAME, oddity, xeon, numa_nodes(1, 1, 28, 256));
+    machine.vendor = "Generic".to_owned();
+    machine.product = "One-socket GPU server".to_owned();
+    machine.command_line = format!("{} intel_iommu=on", machine.command_line);
+    machine.iommu = Some("DMA-FQ");
+    let mut functions: Vec<Function> = (0..4)
+        .map(|place: u8| {
+            let gpu = gpu_function(at(0x17 + place, 0, 0), &A100_PCIE);
+            ROOT.root_port(at(0x16, 2 + 2 * place, 0), vec![gpu])
+        })
+        .collect();
+    let port =
+        |function| connectx(at(0x31, 0, function), CONNECTX_6_DX, class::ETHERNET, link(4, 16));
+    functions.push(ROOT.root_port(at(0x16, 12, 0), vec![port(0), port(1)]));
+    machine.host_bridges = vec![host_bridge(0x16, Some(0), functions)];
+    machine.gpus = (0..4)
+        .map(|index: u8| gpu(NAME, index.into(), at(0x17 + index, 0, 0), &A100_PCIE, Some(0)))
+        .collect();
+    bare(&mut machine);
+    machine.nics = roce_ports(&[(0x31, 0), (0x31, 1)]);
+    machine
+}
+
+/// NVLinks without a bridge on them.
+fn bare(machine: &mut Machine) {
+    for gpu in &mut machine.gpus {
+        let bare = NvLink { peer: NvLinkPeer::Nothing, active: false, errors: Default::default() };
+        gpu.links = vec![bare; A100_LINKS];
+    }
+}
+
+/// RoCE ports for traffic between GPUs, by bus and function.
+fn roce_ports(ports: &[(u8, u8)]) -> Vec<crate::machine::Nic> {
+    let nic = |(number, (bus, function)): (u32, &(u8, u8))| {
+        let name = format!("ens{bus}f{function}np{function}");
+        let mut nic = front_end(Some(number), &name, at(*bus, 0, *function), Some(100_000));
+        nic.role = NicRole::Fabric;
+        nic
+    };
+    (0..).zip(ports).map(nic).collect()
+}
+
+/// PEX 88096.
+const SWITCH: Ports = Ports { vendor: vendor::BROADCOM, device: 0xc010, generation: 4, width: 16 };
+
+/// Two sockets, each with a PCIe switch over four cards and a NIC. Odd: access control redirects on every port, as
+/// firmware leaves it; pairs that meet at PIX and SYS alone.
+#[must_use]
+pub fn pcie_switches() -> Machine {
+    const NAME: &str = "pcie_switches";
+    let xeon = cpu("GenuineIntel", 6, 106, "Intel(R) Xeon(R) Gold 6330 CPU @ 2.00GHz");
+    let oddity = "a PCIe switch over four cards on each socket, with ACS left on";
+    let mut machine = host(NAME, oddity, xeon, numa_nodes(2, 1, 28, 256));
+    machine.vendor = "Generic".to_owned();
+    machine.product = "Two-socket GPU server with switches".to_owned();
+    machine.distances = vec![vec![10, 20], vec![20, 10]];
+    let socket = |bus: u8, numa_node| {
+        let mut below: Vec<(u8, Vec<Function>)> = (0..4)
+            .map(|place: u8| (place, vec![gpu_function(at(bus + 3 + place, 0, 0), &A100_PCIE)]))
+            .collect();
+        let nic = connectx(at(bus + 7, 0, 0), CONNECTX_6_DX, class::ETHERNET, link(4, 16));
+        below.push((4, vec![nic]));
+        let mut switch = SWITCH.switch(at(bus + 1, 0, 0), below);
+        for port in &mut switch.children {
+            port.acs = Some(0x1d);
+        }
+        host_bridge(bus, Some(numa_node), vec![ROOT.root_port(at(bus, 2, 0), vec![switch])])
+    };
+    machine.host_bridges = vec![socket(0x16, 0), socket(0x97, 1)];
+    let buses = [0x19_u8, 0x1a, 0x1b, 0x1c, 0x9a, 0x9b, 0x9c, 0x9d];
+    machine.gpus = (0..)
+        .zip(buses)
+        .map(|(index, bus)| gpu(NAME, index, at(bus, 0, 0), &A100_PCIE, Some(index / 4)))
+        .collect();
+    bare(&mut machine);
+    machine.nics = roce_ports(&[(0x1d, 0), (0x9e, 0)]);
+    machine
+}
+
+/// Two sockets with two cards each, joined in pairs by NVLink bridges. Odd: twelve links to the neighbour on the
+/// socket and none to the others.
+#[must_use]
+pub fn nvlink_bridges() -> Machine {
+    const NAME: &str = "nvlink_bridges";
+    let xeon = cpu("GenuineIntel", 6, 106, "Intel(R) Xeon(R) Gold 6330 CPU @ 2.00GHz");
+    let oddity = "cards joined in pairs by NVLink bridges, and the pairs not at all";
+    let mut machine = host(NAME, oddity, xeon, numa_nodes(2, 1, 28, 256));
+    machine.vendor = "Generic".to_owned();
+    machine.product = "Two-socket GPU server".to_owned();
+    machine.distances = vec![vec![10, 20], vec![20, 10]];
+    let socket = |bus: u8, numa_node| {
+        let mut functions: Vec<Function> = (0..2)
+            .map(|place: u8| {
+                let gpu = gpu_function(at(bus + 1 + place, 0, 0), &A100_PCIE);
+                ROOT.root_port(at(bus, 2 + 2 * place, 0), vec![gpu])
+            })
+            .collect();
+        let nic = connectx(at(bus + 5, 0, 0), CONNECTX_6_DX, class::INFINIBAND, link(4, 16));
+        functions.push(ROOT.root_port(at(bus, 10, 0), vec![nic]));
+        host_bridge(bus, Some(numa_node), functions)
+    };
+    machine.host_bridges = vec![socket(0x16, 0), socket(0x97, 1)];
+    machine.gpus = (0..)
+        .zip([0x17_u8, 0x18, 0x98, 0x99])
+        .map(|(index, bus)| gpu(NAME, index, at(bus, 0, 0), &A100_PCIE, Some(index / 2)))
+        .collect();
+    join(&mut machine.gpus, 0, 1, A100_LINKS);
+    join(&mut machine.gpus, 2, 3, A100_LINKS);
+    machine.nics =
+        vec![infiniband(0, "ib0", at(0x1b, 0, 0), 200), infiniband(1, "ib1", at(0x9c, 0, 0), 200)];
     machine
 }
