@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use proto::v1;
 use tokio::sync::watch;
+use topology::snapshot::PciKind;
 use topology::{Generation, Snapshot, Topology};
 
 use crate::plans::Plans;
@@ -114,27 +115,43 @@ impl Closing {
     }
 }
 
-/// Whether two readings are the same to every client: the same graph, and the same facts but for the time at which
-/// something could not be read.
+/// Whether two readings are the same to every client: the same graph, and the same facts but for those that come and go
+/// by themselves. A plan is bound to a generation, so a counter that grows or a GPU that idles must not make one.
 fn says_the_same(a: &Topology, b: &Topology) -> bool {
     a.fingerprint() == b.fingerprint()
         && a.rates() == b.rates()
         && a.hosts().len() == b.hosts().len()
-        && a.hosts().iter().zip(b.hosts()).all(|(a, b)| without_times(a) == without_times(b))
+        && a.hosts().iter().zip(b.hosts()).all(|(a, b)| settled(a) == settled(b))
 }
 
-fn without_times(snapshot: &Snapshot) -> Snapshot {
+/// The facts without times, counters, and what power management changes.
+fn settled(snapshot: &Snapshot) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for fault in &mut snapshot.faults {
         fault.at_unix_ms = None;
     }
+    for nic in &mut snapshot.nics {
+        nic.counters = None;
+    }
+    for gpu in &mut snapshot.gpus {
+        gpu.link_errors.clear();
+    }
+    for device in &mut snapshot.pci_devices {
+        device.suspended = None;
+        // A link narrows for a reason, and slows down when idle.
+        if let Some(trained) = device.link.trained.as_mut().filter(|_| device.kind == PciKind::Gpu)
+        {
+            trained.mtps = 0;
+        }
+    }
+    snapshot.host.limits = None;
     snapshot
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use topology::snapshot::{FaultKind, LinkGraph};
-    use topology::{Bandwidth, Fault, RateModel, Source, lower};
+    use topology::snapshot::{Acs, FaultKind, LinkGraph, PciDevice, PcieLink, PortCounters};
+    use topology::{Bandwidth, Fault, Gpu, GpuIndex, Nic, RateModel, Source, lower};
 
     use super::*;
 
@@ -175,6 +192,34 @@ pub(crate) mod tests {
             assert_eq!(state.publish(topology), expect);
             assert_eq!(state.current().unwrap().wire.fingerprint, fingerprint);
         }
+    }
+
+    /// Counters that grow and GPUs that idle make no generation; a link that narrowed does.
+    #[test]
+    fn what_comes_and_goes_makes_no_generation() {
+        let host = |change: fn(&mut Snapshot)| {
+            let mut snapshot = Snapshot::new(Source::Live);
+            let bus_id = "01:00.0".parse().unwrap();
+            let mut function = PciDevice::new(bus_id, PciKind::Gpu);
+            function.link.trained = Some(PcieLink { mtps: 32_000, width: 16 });
+            snapshot.pci_devices.push(function);
+            snapshot.gpus.push(Gpu { bus_id: Some(bus_id), ..Gpu::new(GpuIndex(0)) });
+            snapshot.nics.push(Nic::new("mlx5_0"));
+            change(&mut snapshot);
+            lower(&[snapshot], RateModel::Effective).unwrap()
+        };
+        let state = State::new();
+        state.publish(host(|_| {}));
+        let same = Publication::Unchanged(Generation(1));
+        let counters = |s: &mut Snapshot| s.nics[0].counters = Some(PortCounters::default());
+        assert_eq!(state.publish(host(counters)), same);
+        let idle = |s: &mut Snapshot| {
+            s.pci_devices[0].link.trained = Some(PcieLink { mtps: 2_500, width: 16 });
+            s.pci_devices[0].suspended = Some(true);
+        };
+        assert_eq!(state.publish(host(idle)), same);
+        let access = |s: &mut Snapshot| s.pci_devices[0].acs = Some(Acs::default());
+        assert_eq!(state.publish(host(access)), Publication::New(Generation(2)));
     }
 
     #[test]
