@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Findings with evidence and fix.
     Check(CheckArgs),
+    /// What hosts that should be alike do not have in common.
+    Compare(CompareArgs),
     /// Channels for collectives, with what they reach, the proved bound and what limits.
     Plan(PlanArgs),
     /// Checks a plan file with code that did not make it.
@@ -59,6 +61,12 @@ pub(crate) struct SourceArgs {
     /// The daemon's socket.
     #[arg(long, value_name = "PATH", env = "TOPOD_SOCKET")]
     pub(crate) socket: Option<PathBuf>,
+    /// Probe here instead of asking the daemon, with this directory in the place of /.
+    #[arg(long, value_name = "DIR", env = "TOPOD_SYSFS_ROOT", conflicts_with = "from")]
+    pub(crate) sysfs_root: Option<PathBuf>,
+    /// Probe here instead of asking the daemon, with this NVML library.
+    #[arg(long, value_name = "PATH", env = "TOPOD_NVML", conflicts_with = "from")]
+    pub(crate) nvml: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -122,6 +130,16 @@ pub(crate) struct CheckArgs {
     pub(crate) against: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: CheckFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// Recorded machines, in any form that --from takes; a golden profile is a host like others. Of two, the second is
+    /// compared with the first; of more, each with the one that has most in common with all.
+    #[arg(required = true, value_name = "SRC")]
+    pub(crate) hosts: Vec<PathBuf>,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
 }
 
 #[derive(Debug, Args)]
@@ -194,6 +212,10 @@ pub(crate) struct ExportArgs {
 pub(crate) struct SnapshotArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
+    /// Probe this host, and add the files that were read: one archive, .tar or .tar.gz by the name of the output.
+    /// Without host names, serial numbers and addresses.
+    #[arg(long, conflicts_with_all = ["from", "socket"])]
+    pub(crate) raw: bool,
     /// Where to write; default stdout.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

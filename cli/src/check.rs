@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use topology::health::{self, Examination, Status, Unchecked};
-use topology::{Fault, Finding, Severity, Snapshot, formats};
+use topology::{Fault, Finding, Severity, Snapshot};
 
 use crate::args::{CheckArgs, CheckFormat, FailOn};
 use crate::exit::{Exit, Failure};
@@ -65,12 +65,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
 
 /// The host that all are to be like: the one in this file, of any format that is read.
 fn profile(path: &Path) -> Result<Snapshot, Failure> {
-    let named =
-        |reason: &dyn std::fmt::Display| Failure::usage(format!("{}: {reason}", path.display()));
-    let mut hosts = formats::read(&source::read_bytes(path)?).map_err(|error| named(&error))?;
+    let mut hosts = source::read(path)?;
     match hosts.len() {
         1 => Ok(hosts.remove(0)),
-        count => Err(named(&format!("a profile is one host, and this holds {count}"))),
+        count => Err(Failure::usage(format!(
+            "{}: a profile is one host, and this holds {count}",
+            path.display()
+        ))),
     }
 }
 

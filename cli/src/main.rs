@@ -4,10 +4,12 @@
 //! diagnostics to stderr, the verdict to the exit code.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod args;
 mod bench;
 mod check;
 mod client;
+mod compare;
 mod exit;
 mod explain;
 mod export;
@@ -51,6 +53,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Show(args) => show::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Check(args) => check::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),

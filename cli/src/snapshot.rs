@@ -1,13 +1,21 @@
-//! `topoctl snapshot`: the facts as a file that every other verb reads.
+//! `topoctl snapshot`: the facts as a file that every other verb reads, with the files they come from on request.
 
-use topology::formats;
+use daemon::probe::probe_and_record;
+use topology::{Snapshot, formats};
 
+use crate::archive;
 use crate::args::SnapshotArgs;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::source;
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<Exit, Failure> {
+    if args.raw {
+        let (snapshot, recording) = probe_and_record(&source::this_host(&args.source)?);
+        let facts = formats::write_snapshot(&snapshot);
+        archive::write(args.output.as_deref(), &facts, &recording)?;
+        return Ok(exit(&snapshot));
+    }
     let topology = source::load(&args.source)?.topology;
     let [snapshot] = topology.hosts() else {
         return Err(Failure::usage(format!(
@@ -21,5 +29,9 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<Exit, Failure> {
         Some(path) => std::fs::write(path, text)
             .map_err(|error| Failure::internal(format!("{}: {error}", path.display())))?,
     }
-    Ok(if snapshot.faults.is_empty() { Exit::Ok } else { Exit::Unknown })
+    Ok(exit(snapshot))
+}
+
+fn exit(snapshot: &Snapshot) -> Exit {
+    if snapshot.faults.is_empty() { Exit::Ok } else { Exit::Unknown }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use daemon::probe::{NvmlChoice, ProbeConfig, probe};
 use daemon::recorded;
 use topology::{Snapshot, Topology, lower};
 
@@ -24,10 +25,13 @@ pub(crate) struct Origin {
 pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
     let (mut hosts, generation) = if !args.from.is_empty() {
         (read_all(args)?, 0)
-    } else if let Some(published) = client::topology(args.socket.as_deref())? {
+    } else if args.sysfs_root.is_none()
+        && args.nvml.is_none()
+        && let Some(published) = client::topology(args.socket.as_deref())?
+    {
         (published.hosts, published.generation.0)
     } else {
-        (vec![daemon::probe::probe(&daemon::probe::ProbeConfig::default())], 0)
+        (vec![probe(&this_host(args)?)], 0)
     };
     if args.hosts > 1 {
         let [host] = hosts.as_slice() else {
@@ -45,11 +49,31 @@ pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
 fn read_all(args: &SourceArgs) -> Result<Vec<Snapshot>, Failure> {
     let mut hosts = Vec::new();
     for path in &args.from {
-        let stdin = path == Path::new("-");
-        let read = if stdin { recorded::read_from(io::stdin()) } else { recorded::read(path) };
-        hosts.extend(read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?);
+        hosts.extend(read(path)?);
     }
     Ok(hosts)
+}
+
+/// The hosts that a path, or stdin for `-`, holds.
+pub(crate) fn read(path: &Path) -> Result<Vec<Snapshot>, Failure> {
+    let stdin = path == Path::new("-");
+    let read = if stdin { recorded::read_from(io::stdin()) } else { recorded::read(path) };
+    read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// How this host is probed: itself, or what stands for it.
+pub(crate) fn this_host(args: &SourceArgs) -> Result<ProbeConfig, Failure> {
+    let mut config = match &args.sysfs_root {
+        None => ProbeConfig::live(),
+        Some(root) if root.is_dir() => ProbeConfig::recorded(root),
+        Some(root) => {
+            return Err(Failure::usage(format!("{}: not a directory", root.display())));
+        }
+    };
+    if let Some(library) = &args.nvml {
+        config.nvml = NvmlChoice::Library(library.clone());
+    }
+    Ok(config)
 }
 
 /// The bytes of a file, or of stdin for `-`.

@@ -96,7 +96,28 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Vec<Snapshot>, RecordedError> {
     if archive::is_archive(bytes) { read_tree(bytes) } else { Ok(formats::read(bytes)?) }
 }
 
+/// Where an archive of facts with the files they came from has the facts: its first entry. Whoever reads it takes these,
+/// since the files alone lack what the GPU driver told.
+pub const FACTS: &str = "topod-snapshot/snapshot.json";
+
+/// The facts that an archive begins with; `None` where it begins with anything else.
+fn facts(bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut archive = tar::Archive::new(bytes);
+    let Some(first) = archive.entries()?.next() else { return Ok(None) };
+    let mut first = first?;
+    if first.path()? != Path::new(FACTS) {
+        return Ok(None);
+    }
+    let mut facts = Vec::new();
+    // No larger than the archive that is in memory already.
+    first.read_to_end(&mut facts)?;
+    Ok(Some(facts))
+}
+
 fn read_tree(tar: &[u8]) -> Result<Vec<Snapshot>, RecordedError> {
+    if let Some(facts) = facts(tar)? {
+        return Ok(formats::read(&facts)?);
+    }
     let unpacked = archive::unpack(tar)?;
     Ok(vec![probe(&ProbeConfig::recorded(unpacked.root()))])
 }
