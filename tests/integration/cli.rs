@@ -14,6 +14,7 @@ use topology::{Collective, Rank, formats, msccl, nccl_graph};
 
 mod corpus;
 mod inputs;
+mod verdicts;
 
 /// Four GPUs in a ring of links both ways, as a link graph.
 const SQUARE: &str = r#"{"schema_version":1,"name":"square","gpus":["a","b","c","d"],"switches":[],

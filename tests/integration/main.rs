@@ -6,6 +6,7 @@ mod cli;
 mod corpus_formats;
 mod daemon;
 mod deploy;
+mod fixtures;
 mod probe;
 mod programs;
 mod transport;
