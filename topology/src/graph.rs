@@ -176,6 +176,7 @@ pub struct Topology {
     pub(crate) hosts: Vec<Snapshot>,
     pub(crate) rates: RateModel,
     pub(crate) assumptions: Vec<String>,
+    pub(crate) changes: Vec<String>,
     pub(crate) gpus: Vec<VertexId>,
     pub(crate) nics: Vec<VertexId>,
     pub(crate) by_name: BTreeMap<String, VertexId>,
@@ -199,6 +200,12 @@ impl Topology {
     #[must_use]
     pub fn assumptions(&self) -> &[String] {
         &self.assumptions
+    }
+
+    /// Changes made in thought, in order, as [`what_if`](crate::what_if) takes them; empty for a machine as it is.
+    #[must_use]
+    pub fn changes(&self) -> &[String] {
+        &self.changes
     }
 
     /// GPUs by host, then index.

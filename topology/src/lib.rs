@@ -22,6 +22,7 @@ pub mod plan;
 pub mod rates;
 pub mod schedule;
 pub mod snapshot;
+pub mod what_if;
 
 mod bandwidth;
 mod bus_id;

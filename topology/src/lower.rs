@@ -11,7 +11,7 @@
 //! What the facts do not tell is filled by a documented default and listed in
 //! [`Topology::assumptions`]; nothing is ever filled with 0.
 
-mod builder;
+pub(crate) mod builder;
 mod devices;
 mod link_graph;
 mod matrix;

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Place of a vertex while building.
-pub(super) type Place = usize;
+pub(crate) type Place = usize;
 
 #[derive(Debug)]
 pub(super) struct Builder {
@@ -152,44 +152,52 @@ impl Builder {
         }
     }
 
-    /// Sorts, merges parallel links of one kind, fingerprints.
+    /// The topology, in its final order.
     pub(super) fn finish(self, hosts: &[Snapshot]) -> Result<Topology, LowerError> {
-        let mut order: Vec<Place> = (0..self.vertices.len()).collect();
-        order.sort_by(|a, b| sort_key(&self.vertices[*a]).cmp(&sort_key(&self.vertices[*b])));
-        let mut new_place = alloc::vec![0_usize; order.len()];
-        for (new, old) in order.iter().enumerate() {
-            new_place[*old] = new;
-        }
-        let mut graph = DiGraph::with_capacity(self.vertices.len(), self.links.len());
-        let mut vertices: Vec<Option<Vertex>> = self.vertices.into_iter().map(Some).collect();
-        for old in &order {
-            if let Some(vertex) = vertices[*old].take() {
-                graph.add_node(vertex);
-            }
-        }
-        let mut links: BTreeMap<(usize, usize, LinkKind), Link> = BTreeMap::new();
-        for (from, to, link) in self.links {
-            if link.bandwidth.is_zero() || from == to {
-                continue;
-            }
-            let key = (new_place[from], new_place[to], link.kind);
-            if let Some(merged) = links.get_mut(&key) {
-                merged.bandwidth = merged.bandwidth + link.bandwidth;
-                merged.count += link.count;
-            } else {
-                links.insert(key, link);
-            }
-        }
-        for ((from, to, _), link) in links {
-            graph.add_edge(VertexId::new(from), VertexId::new(to), link);
-        }
         Ok(Topology::assemble(
-            graph,
+            sorted(self.vertices, self.links),
             hosts.to_vec(),
             self.rates,
             self.assumptions.into_iter().collect(),
         ))
     }
+}
+
+/// The graph with its vertices in their final order, and parallel links of one kind merged.
+pub(crate) fn sorted(
+    vertices: Vec<Vertex>,
+    links: Vec<(Place, Place, Link)>,
+) -> DiGraph<Vertex, Link, u32> {
+    let mut order: Vec<Place> = (0..vertices.len()).collect();
+    order.sort_by(|a, b| sort_key(&vertices[*a]).cmp(&sort_key(&vertices[*b])));
+    let mut new_place = alloc::vec![0_usize; order.len()];
+    for (new, old) in order.iter().enumerate() {
+        new_place[*old] = new;
+    }
+    let mut graph = DiGraph::with_capacity(vertices.len(), links.len());
+    let mut vertices: Vec<Option<Vertex>> = vertices.into_iter().map(Some).collect();
+    for old in &order {
+        if let Some(vertex) = vertices[*old].take() {
+            graph.add_node(vertex);
+        }
+    }
+    let mut merged: BTreeMap<(usize, usize, LinkKind), Link> = BTreeMap::new();
+    for (from, to, link) in links {
+        if link.bandwidth.is_zero() || from == to {
+            continue;
+        }
+        let key = (new_place[from], new_place[to], link.kind);
+        if let Some(known) = merged.get_mut(&key) {
+            known.bandwidth = known.bandwidth + link.bandwidth;
+            known.count += link.count;
+        } else {
+            merged.insert(key, link);
+        }
+    }
+    for ((from, to, _), link) in merged {
+        graph.add_edge(VertexId::new(from), VertexId::new(to), link);
+    }
+    graph
 }
 
 /// Order of vertices: by host (the fabric last), then kind, then number, address, name.
@@ -263,6 +271,7 @@ impl Topology {
             hosts,
             rates,
             assumptions,
+            changes: Vec::new(),
         }
     }
 }
