@@ -15,7 +15,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use topology::plan::{Candidate, ChannelSet, CollectivePlan, Pattern, Plan, TopologyRef};
+use topology::plan::{
+    Bound, Candidate, ChannelSet, CollectivePlan, LinkPolicy, Pattern, Plan, TopologyRef,
+};
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
     Topology, health, msccl, nccl_graph,
@@ -31,7 +33,7 @@ use crate::{bound, pairs, trees};
 use bounds::MOST_ROOTS;
 use forests::{ForestChannels, Proofs};
 
-mod bounds;
+pub(crate) mod bounds;
 mod channels;
 mod forests;
 mod planes;
@@ -89,27 +91,48 @@ fn executors(family: &Family, collective: Collective) -> Vec<Executor> {
 /// # Errors
 /// [`PlanError`]: an impossible request, GPUs that no links connect, or a plan that the checker refuses.
 pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanError> {
+    let wanted = wanted(request)?;
+    let model = Model::new(topology, request)?;
+    let mut findings = model.findings.clone();
+    findings.extend(health_of(topology));
+    let (families, proofs) = families(topology, &model, &wanted, &mut findings);
+    let counter = Counter::new(topology, &model.ranks, request.links)
+        .map_err(|found| refusal(wanted[0], &found))?;
+    let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
+    let mut assembly =
+        Assembly { topology, model: &model, families: &families, sets, proofs, findings };
+    let rated = assembly.rate(&wanted)?;
+    let findings = assembly.findings;
+    put_together(topology, &model, request.links, families, rated, findings)
+}
+
+/// The proved bounds alone, of every requested collective that has one; without planning. A plan may prove a tighter one.
+///
+/// # Errors
+/// [`PlanError`]: an impossible request, or GPUs that no links connect.
+pub fn bounds_of(
+    topology: &Topology,
+    request: &PlanRequest,
+) -> Result<BTreeMap<Collective, Bound>, PlanError> {
+    let model = Model::new(topology, request)?;
+    let wanted = wanted(request)?;
+    let bound =
+        |collective: Collective| Some((collective, bounds::bound(&model, collective, None).ok()?));
+    Ok(wanted.into_iter().filter_map(bound).collect())
+}
+
+/// What a request asks for, in order and each once.
+fn wanted(request: &PlanRequest) -> Result<Vec<Collective>, PlanError> {
     let mut wanted = request.collectives.clone();
     if wanted.is_empty() {
         wanted.extend(PLANNED);
     }
     wanted.sort_unstable();
     wanted.dedup();
-    if let Some(other) = wanted.iter().find(|c| !PLANNED.contains(c)) {
-        return Err(PlanError::NotPlanned { collective: *other });
+    match wanted.iter().find(|c| !PLANNED.contains(c)) {
+        Some(other) => Err(PlanError::NotPlanned { collective: *other }),
+        None => Ok(wanted),
     }
-    let model = Model::new(topology, request)?;
-    let mut findings = model.findings.clone();
-    findings.extend(health_of(topology));
-    let (families, proofs) = families(topology, &model, &wanted, &mut findings);
-    let counter =
-        Counter::new(topology, &model.ranks).map_err(|found| refusal(wanted[0], &found))?;
-    let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
-    let mut assembly =
-        Assembly { topology, model: &model, families: &families, sets, proofs, findings };
-    let rated = assembly.rate(&wanted)?;
-    let findings = assembly.findings;
-    put_together(topology, &model, families, rated, findings)
 }
 
 /// What is wrong with the hosts themselves: a plan on a degraded machine says so.
@@ -321,6 +344,7 @@ struct Rated {
 fn put_together(
     topology: &Topology,
     model: &Model,
+    links: LinkPolicy,
     families: Vec<Family>,
     rated: Rated,
     mut findings: Vec<Finding>,
@@ -376,6 +400,8 @@ fn put_together(
             fingerprint: topology.fingerprint().into(),
             source: hosts.first().map_or(topology::Source::LinkGraph, |host| host.source),
             rates: topology.rates(),
+            links,
+            what_if: topology.changes().to_vec(),
             generation: Generation(0),
         },
         ranks: model.ranks.clone(),

@@ -16,20 +16,21 @@ mod brute_force;
 mod claims;
 mod exact;
 mod loads;
+mod policy;
 mod schedule;
 mod semantics;
 mod structure;
 mod violation;
 
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use topology::plan::{Plan, PlanRank};
+use topology::plan::{LinkPolicy, Plan, PlanRank};
 use topology::{Channel, Collective, Topology, VertexId};
 
 pub use brute_force::{ProvedBound, bounds, brute_force_bound};
@@ -66,7 +67,7 @@ pub fn plan(topology: &Topology, plan: &Plan) -> Result<CheckReport, Vec<Violati
     let Some(vertices) = structure::ranks(topology, &plan.ranks, &mut found) else {
         return Err(found);
     };
-    let walker = Walker::new(topology);
+    let walker = Walker::new(topology, &vertices, plan.topology.links);
     let own = Set::new(&walker, &vertices, &plan.channels, Place::default(), &mut found);
     let alternatives: Vec<_> = (0..)
         .zip(&plan.alternatives)
@@ -97,7 +98,8 @@ pub fn plan(topology: &Topology, plan: &Plan) -> Result<CheckReport, Vec<Violati
 }
 
 /// Counts what those of `channels` that carry `collective` reach, after checking their structure and semantics.
-/// This is how a plan under construction learns what to say of itself. The channels' `index` and `gbps` are not looked at.
+/// This is how a plan under construction learns what to say of itself. The channels' `index` and `gbps` are not looked at, and
+/// any link may carry them.
 ///
 /// # Errors
 /// All violations found.
@@ -107,7 +109,7 @@ pub fn count(
     channels: &[Channel],
     collective: Collective,
 ) -> Result<Counted, Vec<Violation>> {
-    Counter::new(topology, ranks)?.set(channels)?.count(collective)
+    Counter::new(topology, ranks, LinkPolicy::All)?.set(channels)?.count(collective)
 }
 
 /// Counts many sets of channels over the same ranks.
@@ -118,15 +120,19 @@ pub struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    /// For these ranks.
+    /// For these ranks, whose channels keep to `links`.
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn new(topology: &'a Topology, ranks: &[PlanRank]) -> Result<Self, Vec<Violation>> {
+    pub fn new(
+        topology: &'a Topology,
+        ranks: &[PlanRank],
+        links: LinkPolicy,
+    ) -> Result<Self, Vec<Violation>> {
         let mut found = Vec::new();
         let vertices = structure::ranks(topology, ranks, &mut found);
         let vertices = vertices.filter(|_| found.is_empty()).ok_or(found)?;
-        Ok(Self { walker: Walker::new(topology), vertices })
+        Ok(Self { walker: Walker::new(topology, &vertices, links), vertices })
     }
 
     /// Checks the structure of `channels`.

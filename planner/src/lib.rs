@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+pub mod advice;
 pub mod assemble;
 mod balance;
 pub mod bound;
@@ -28,6 +29,7 @@ pub mod splitting;
 mod symmetry;
 pub mod trees;
 pub mod weighted;
+pub mod why;
 
 pub use assemble::plan;
 pub use plan_error::PlanError;

@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use topology::plan::{EdgePath, LinkPolicy, PlanRank};
 use topology::snapshot::NicRole;
 use topology::{
-    Finding, Fraction, HostId, LinkKind, PlanRequest, Rank, Severity, Topology, VertexId,
+    Finding, Fraction, GpuIndex, HostId, LinkKind, PlanRequest, Rank, Severity, Topology, VertexId,
     VertexKind,
 };
 
@@ -146,6 +146,12 @@ impl Model {
     #[must_use]
     pub fn bound_name(&self, node: usize) -> String {
         self.name_in(self.bound_members(), node)
+    }
+
+    /// The vertices that a node of [`bound_graph`](Self::bound_graph) stands for.
+    pub(crate) fn bound_vertices(&self, node: usize) -> impl Iterator<Item = VertexId> {
+        let members = self.relaxed.as_ref().map_or(&self.members, |(_, members)| members);
+        members[node].iter().map(|(vertex, _)| *vertex)
     }
 
     /// Name of a node of `graph`, as a person would say it.
@@ -317,7 +323,7 @@ fn requested_gpus(topology: &Topology, request: &PlanRequest) -> Result<Vec<Vert
                         vertex.host == Some(host)
                             && matches!(vertex.kind, VertexKind::Gpu { index } if index == wanted)
                     });
-                    gpus.push(*found.ok_or(PlanError::UnknownGpu { gpu: wanted, host })?);
+                    gpus.push(*found.ok_or_else(|| unknown_gpu(topology, wanted, host))?);
                 }
             }
             gpus
@@ -330,11 +336,21 @@ fn requested_gpus(topology: &Topology, request: &PlanRequest) -> Result<Vec<Vert
     }
 }
 
+fn unknown_gpu(topology: &Topology, gpu: GpuIndex, host: HostId) -> PlanError {
+    let of_host = |id: &&VertexId| topology.vertex(**id).host == Some(host);
+    let index = |id: &VertexId| match topology.vertex(*id).kind {
+        VertexKind::Gpu { index } => Some(index),
+        _ => None,
+    };
+    let known = topology.gpus().iter().filter(of_host).filter_map(index).collect();
+    PlanError::UnknownGpu { gpu, host, known }
+}
+
 fn plan_rank(topology: &Topology, gpu: VertexId, host: HostId, rank: usize) -> PlanRank {
     let vertex = topology.vertex(gpu);
     let index = match vertex.kind {
         VertexKind::Gpu { index } => index,
-        _ => topology::GpuIndex::default(),
+        _ => GpuIndex::default(),
     };
     let facts = topology
         .hosts()

@@ -1,6 +1,8 @@
 //! Why there is no plan.
 
+use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use topology::{Collective, GpuIndex, HostId};
 
@@ -17,12 +19,14 @@ pub enum PlanError {
         gpu: String,
     },
     /// The request names a GPU that a host does not have.
-    #[error("host {host} has no GPU{gpu}")]
+    #[error("host {host} has no GPU{gpu}; it has {}", names(.known))]
     UnknownGpu {
         /// NVML index.
         gpu: GpuIndex,
         /// Host.
         host: HostId,
+        /// The indices it has, ascending.
+        known: Vec<GpuIndex>,
     },
     /// The request names a GPU twice.
     #[error("GPU{gpu} is named twice")]
@@ -52,4 +56,13 @@ pub enum PlanError {
         /// What the checker said.
         reason: String,
     },
+}
+
+/// `GPU0 to GPU7`, or one by one where some are missing.
+fn names(known: &[GpuIndex]) -> String {
+    let in_a_row = known.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
+    match known {
+        [first, _, .., last] if in_a_row => format!("GPU{first} to GPU{last}"),
+        _ => known.iter().map(|gpu| format!("GPU{gpu}")).collect::<Vec<_>>().join(", "),
+    }
 }

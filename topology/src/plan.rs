@@ -28,7 +28,9 @@ pub struct PlanRequest {
 }
 
 /// Which links of a host carry traffic between GPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkPolicy {
     /// NVLink or xGMI alone where it connects all requested GPUs of a host, else everything.
@@ -66,6 +68,11 @@ pub struct TopologyRef {
     pub source: Source,
     /// Whose rates.
     pub rates: RateModel,
+    /// Which links were allowed to carry traffic between GPUs of one host.
+    pub links: LinkPolicy,
+    /// [`Topology::changes`](crate::Topology::changes): what was changed in thought before planning. Not empty, the plan is
+    /// for no machine that exists.
+    pub what_if: Vec<String>,
     /// Of the publishing daemon; 0 without one.
     pub generation: Generation,
 }

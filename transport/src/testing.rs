@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use topology::plan::{ChannelEdge, CollectivePlan, Pattern, PlanRank, TopologyRef};
+use topology::plan::{ChannelEdge, CollectivePlan, LinkPolicy, Pattern, PlanRank, TopologyRef};
 use topology::{
     Channel, Collective, Fraction, Generation, GpuIndex, HostId, Plan, Rank, RateModel, Source,
 };
@@ -127,6 +127,8 @@ fn plan(ranks: u32, channels: Vec<Channel>) -> Plan {
             fingerprint: "testing".to_owned(),
             source: Source::LinkGraph,
             rates: RateModel::Effective,
+            links: LinkPolicy::Auto,
+            what_if: Vec::new(),
             generation: Generation(0),
         },
         ranks: (0..ranks)

@@ -45,15 +45,24 @@ fn slowest(
     Ok(least)
 }
 
-/// The bound of a collective: of the slowest root for broadcast and reduce (of rank 0 beyond [`MOST_ROOTS`] ranks), of rank 0 for
+/// A proved bound in kB/s with what proves it.
+pub(crate) struct Limit {
+    pub(crate) algbw: Fraction,
+    /// Cuts of [`Model::bound_graph`].
+    pub(crate) cuts: Vec<Cut>,
+    /// Edges that every routing fills, where no cut is the proof.
+    pub(crate) edges: Vec<FlowEdge>,
+}
+
+/// What limits a collective: the slowest root for broadcast and reduce (rank 0 beyond [`MOST_ROOTS`] ranks), rank 0 for
 /// gather and scatter.
 ///
 /// `proof` is another bound, if one is known; the tighter counts.
-pub(super) fn bound(
+pub(crate) fn limit(
     model: &Model,
     collective: Collective,
     proof: Option<&Proof>,
-) -> Result<Bound, BoundError> {
+) -> Result<Limit, BoundError> {
     let graph = model.bound_graph();
     let found = match collective {
         // What a proof accounts for are forwarders that take more than they give, too: a cut is enough beside it.
@@ -68,19 +77,31 @@ pub(super) fn bound(
         Collective::Gather => bound::gather(graph, 0),
         _ => {
             let found = concurrent_flow::all_to_all(graph)?;
-            let edges: Vec<FlowEdge> = found.lengths.iter().map(|(edge, _)| *edge).collect();
-            let limited_by = [format!("links that every routing fills: {}", links(model, &edges))];
-            return Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by: limited_by.into() });
+            let edges = found.lengths.iter().map(|(edge, _)| *edge).collect();
+            return Ok(Limit { algbw: found.algbw, cuts: Vec::new(), edges });
         }
     }?;
     if let Some(proof) = proof.filter(|proof| proof.algbw < found.algbw) {
-        let limited_by = [format!("links that every plan fills: {}", links(model, &proof.limits))];
-        return Ok(Bound { algbw_gbps: gbps(proof.algbw), limited_by: limited_by.into() });
+        let cuts = if proof.limits.is_empty() { found.cuts } else { Vec::new() };
+        return Ok(Limit { algbw: proof.algbw, cuts, edges: proof.limits.clone() });
     }
+    Ok(Limit { algbw: found.algbw, cuts: found.cuts, edges: Vec::new() })
+}
+
+/// The bound of a collective, with what limits it in names.
+pub(super) fn bound(
+    model: &Model,
+    collective: Collective,
+    proof: Option<&Proof>,
+) -> Result<Bound, BoundError> {
+    let found = limit(model, collective, proof)?;
     let mut limited_by: Vec<String> =
         found.cuts.iter().take(SPELLED).map(|cut| describe(model, cut)).collect();
     if found.cuts.len() > SPELLED {
         limited_by.push(format!("and {} more groups", found.cuts.len() - SPELLED));
+    }
+    if !found.edges.is_empty() {
+        limited_by.push(format!("links that every routing fills: {}", links(model, &found.edges)));
     }
     Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by })
 }
@@ -91,7 +112,7 @@ fn cut_bound(graph: &FlowGraph) -> Result<UpperBound, BoundError> {
 }
 
 /// From kB/s.
-fn gbps(kbps: Fraction) -> Fraction {
+pub(crate) fn gbps(kbps: Fraction) -> Fraction {
     kbps / Fraction::integer(1_000_000)
 }
 

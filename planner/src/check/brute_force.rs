@@ -33,44 +33,33 @@ pub struct ProvedBound {
 
 /// Proves the claimed bounds of `plan` again where the topology is small enough.
 ///
-/// A plan does not say which [`LinkPolicy`] it was asked for; where `links` does not either, the bound of any is accepted.
-///
 /// # Errors
 /// A violation for each bound that differs from a tight one.
 pub fn bounds(
     topology: &Topology,
     plan: &Plan,
-    links: Option<LinkPolicy>,
 ) -> Result<BTreeMap<Collective, ProvedBound>, Vec<Violation>> {
     let mut found = Vec::new();
     let Some(vertices) = structure::ranks(topology, &plan.ranks, &mut found) else {
         return Err(found);
     };
-    let policies =
-        links.map_or_else(|| vec![LinkPolicy::Auto, LinkPolicy::All], |links| vec![links]);
-    let tables: Vec<_> =
-        policies.iter().filter_map(|links| CutTable::new(topology, &vertices, *links)).collect();
     let mut proved = BTreeMap::new();
+    let Some(table) = CutTable::new(topology, &vertices, plan.topology.links) else {
+        return Ok(proved);
+    };
     for (collective, entry) in &plan.collectives {
         let Some(claimed) = entry.bound.as_ref().map(|bound| bound.algbw_gbps) else { continue };
         let roots = semantics::roots(plan.channels_of(*collective), *collective);
         // The slowest of the roots that the plan serves; without a name it serves all.
-        let of_roots = |table: &CutTable| {
-            let each = roots.iter().filter_map(|root| table.bound(*collective, Some(*root)));
-            each.min_by_key(|bound| bound.algbw_gbps).or_else(|| table.bound(*collective, None))
-        };
-        let all: Vec<_> = tables.iter().filter_map(of_roots).collect();
-        let Some(first) = all.first().copied() else { continue };
-        let fitting = all.iter().find(|bound| bound.algbw_gbps == claimed).copied();
-        // A policy whose table is missing may be the one that was asked for.
-        if fitting.is_none() && all.len() == policies.len() && all.iter().all(|bound| bound.tight) {
-            found.push(
-                Place::default()
-                    .collective(*collective)
-                    .violation(ViolationKind::Bound { claimed, proved: first.algbw_gbps }),
-            );
+        let each = roots.iter().filter_map(|root| table.bound(*collective, Some(*root)));
+        let slowest =
+            each.min_by_key(|bound| bound.algbw_gbps).or_else(|| table.bound(*collective, None));
+        let Some(bound) = slowest else { continue };
+        if bound.tight && bound.algbw_gbps != claimed {
+            let kind = ViolationKind::Bound { claimed, proved: bound.algbw_gbps };
+            found.push(Place::default().collective(*collective).violation(kind));
         }
-        proved.insert(*collective, fitting.unwrap_or(first));
+        proved.insert(*collective, bound);
     }
     if found.is_empty() { Ok(proved) } else { Err(found) }
 }

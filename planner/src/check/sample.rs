@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use topology::plan::{
-    Bound, Candidate, ChannelEdge, ChannelSet, CollectivePlan, EdgePath, Pattern, Plan, PlanRank,
-    SizeChoice, TopologyRef,
+    Bound, Candidate, ChannelEdge, ChannelSet, CollectivePlan, EdgePath, LinkPolicy, Pattern, Plan,
+    PlanRank, SizeChoice, TopologyRef,
 };
 use topology::snapshot::LinkGraph;
 use topology::{
@@ -16,7 +16,7 @@ use topology::{
 use super::{channel_gbps, count};
 
 /// GPUs `g0..`, switches `s0..`, links by place (GPUs first) in GB/s, one direction each.
-pub(super) fn topology(
+pub(crate) fn topology(
     gpus: usize,
     switches: usize,
     links: impl IntoIterator<Item = (usize, usize, u64)>,
@@ -38,14 +38,14 @@ pub(super) fn topology(
 }
 
 /// Both directions of each.
-pub(super) fn both(
+pub(crate) fn both(
     links: impl IntoIterator<Item = (usize, usize, u64)>,
 ) -> impl Iterator<Item = (usize, usize, u64)> {
     links.into_iter().flat_map(|(a, b, gbps)| [(a, b, gbps), (b, a, gbps)])
 }
 
 /// The NVLinks of a DGX-1V (hybrid cube mesh of single and double bricks) at 25 GB/s a brick.
-pub(super) fn dgx1v() -> Topology {
+pub(crate) fn dgx1v() -> Topology {
     let double = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)];
     let single = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)];
     let links = double.map(|(a, b)| (a, b, 50)).into_iter().chain(single.map(|(a, b)| (a, b, 25)));
@@ -53,7 +53,7 @@ pub(super) fn dgx1v() -> Topology {
 }
 
 /// The first `gpus` GPUs of a link graph, which are all GPUs of it unless a test says so.
-pub(super) fn ranks(topology: &Topology, gpus: usize) -> Vec<PlanRank> {
+pub(crate) fn ranks(topology: &Topology, gpus: usize) -> Vec<PlanRank> {
     (0..)
         .zip(&topology.gpus()[..gpus])
         .map(|(rank, id)| {
@@ -122,7 +122,7 @@ fn channel(pattern: Pattern, collectives: &[Collective], share: Fraction) -> Cha
     }
 }
 
-pub(super) fn ring(
+pub(crate) fn ring(
     topology: &Topology,
     collectives: &[Collective],
     order: &[u32],
@@ -137,7 +137,7 @@ pub(super) fn ring(
 }
 
 /// `tree`: the root, then each further rank with the place of its parent in the list.
-pub(super) fn tree(
+pub(crate) fn tree(
     topology: &Topology,
     collective: Collective,
     tree: &[(u32, usize)],
@@ -155,7 +155,7 @@ pub(super) fn tree(
     Channel { root, edges, reduce_edges, ..channel(Pattern::Tree, &[collective], share) }
 }
 
-pub(super) fn pairs(
+pub(crate) fn pairs(
     topology: &Topology,
     collective: Collective,
     root: Option<u32>,
@@ -179,7 +179,7 @@ pub(super) fn pairs(
 }
 
 /// A plan of these channels that says of itself what the checker counts, with the count as its bound.
-pub(super) fn plan(
+pub(crate) fn plan(
     topology: &Topology,
     gpus: usize,
     algorithm: Algorithm,
@@ -232,6 +232,8 @@ pub(super) fn plan(
             fingerprint: topology.fingerprint().into(),
             source: Source::LinkGraph,
             rates: topology.rates(),
+            links: LinkPolicy::Auto,
+            what_if: Vec::new(),
             generation: Generation(0),
         },
         ranks,

@@ -5,13 +5,14 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use topology::plan::{ChannelEdge, Pattern, PlanRank};
+use topology::plan::{ChannelEdge, LinkPolicy, Pattern, PlanRank};
 use topology::{
-    Channel, Collective, Fraction, LinkId, Rank, Topology, VertexId, VertexKind, plan::TopologyRef,
+    Channel, Collective, Fraction, HostId, LinkId, Rank, Topology, VertexId, VertexKind,
+    plan::TopologyRef,
 };
 
-use super::exact;
 use super::violation::{Place, Violation, ViolationKind};
+use super::{exact, policy};
 
 /// What a hop puts on a link: which of the [`Parts`] of its data. A link may occur several times.
 pub(super) type HopLoad = Vec<(LinkId, u32)>;
@@ -305,10 +306,12 @@ pub(super) struct Walker<'a> {
     topology: &'a Topology,
     /// By tail: heads in order, each with the links there and their parts of what crosses.
     heads: Vec<Vec<Bundle>>,
+    /// Hosts whose PCIe must not carry data between their ranks.
+    off_pcie: BTreeSet<HostId>,
 }
 
 impl<'a> Walker<'a> {
-    pub(super) fn new(topology: &'a Topology) -> Self {
+    pub(super) fn new(topology: &'a Topology, ranks: &[VertexId], links: LinkPolicy) -> Self {
         let graph = topology.graph();
         let of_tail = |tail: VertexId| {
             let links = topology.links_from(tail);
@@ -317,7 +320,11 @@ impl<'a> Walker<'a> {
                 .map(|same| (same[0].1, bundle(topology, same)))
                 .collect()
         };
-        Self { topology, heads: graph.node_indices().map(of_tail).collect() }
+        Self {
+            topology,
+            heads: graph.node_indices().map(of_tail).collect(),
+            off_pcie: policy::hosts_off_pcie(topology, ranks, links),
+        }
     }
 
     pub(super) fn topology(&self) -> &'a Topology {
@@ -357,6 +364,10 @@ pub(super) fn hops(
     for edge in channel.all_edges() {
         let at = at.edge(edge.from, edge.to);
         let ends = (vertices[edge.from.index()], vertices[edge.to.index()]);
+        // The host that both ends are on, where its PCIe is for other traffic.
+        let hosts = (topology.vertex(ends.0).host, topology.vertex(ends.1).host);
+        let inside = hosts.0.filter(|host| hosts.1 == Some(*host));
+        let off_pcie = inside.is_some_and(|host| walker.off_pcie.contains(&host));
         let mut load = HopLoad::with_capacity(2 * edge.paths.len());
         if edge.paths.is_empty() {
             found.push(at.violation(ViolationKind::NoPath));
@@ -401,6 +412,9 @@ pub(super) fn hops(
                             nics.insert(&topology.vertex(id).name);
                         }
                     }
+                    if off_pcie {
+                        found.extend(over_pcie(topology, &load[before..]).map(|k| at.violation(k)));
+                    }
                 }
                 Err(kind) => {
                     load.truncate(before);
@@ -416,6 +430,15 @@ pub(super) fn hops(
         found.push(at.violation(kind));
     }
     loads
+}
+
+/// The first link that is not one between GPUs.
+fn over_pcie(topology: &Topology, load: &[(LinkId, u32)]) -> Option<ViolationKind> {
+    let other = load.iter().find(|(id, _)| !policy::is_between_gpus(topology, *id))?.0;
+    let (from, to) = topology.graph().edge_endpoints(other)?;
+    let name = |id| topology.vertex(id).name.clone();
+    let link = topology.link(other).kind;
+    Some(ViolationKind::AgainstPolicy { link, from: name(from), to: name(to) })
 }
 
 /// Follows one path link by link over the vertices crossed: what it adds to `load`.

@@ -217,7 +217,7 @@ fn messages_name_the_place() {
         let entry = plan.collectives[&AllGather].clone();
         plan.collectives.insert(AllToAll, entry);
     });
-    check("all-to-all, channel 0: a Ring cannot carry it", &|plan| {
+    check("all-to-all, channel 0: a ring cannot carry it", &|plan| {
         plan.channels[0].collectives.push(AllToAll);
     });
     check("all-gather: there is no best algorithm and no finding that says why", &|plan| {

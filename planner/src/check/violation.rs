@@ -1,10 +1,12 @@
 //! What a plan can do wrong, and where.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use core::fmt;
 
 use topology::plan::Pattern;
-use topology::{Algorithm, BusId, Collective, Fraction, GpuIndex, HostId, Rank, RateModel};
+use topology::{
+    Algorithm, BusId, Collective, Fraction, GpuIndex, HostId, LinkKind, Rank, RateModel,
+};
 
 /// One thing a plan does wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +92,7 @@ pub enum ViolationKind {
         second: Rank,
     },
     /// PCI address of another device.
-    #[error("rank {rank} is said to be at {plan:?}, the topology has it at {topology:?}")]
+    #[error("rank {rank} is said to be at {}, the topology has it at {}", address(*.plan), address(*.topology))]
     BusId {
         /// The rank.
         rank: Rank,
@@ -161,7 +163,7 @@ pub enum ViolationKind {
         expected: (Rank, Rank),
     },
     /// More edges or fewer than the pattern has.
-    #[error("the {pattern:?} has {found} edges, {expected} are needed")]
+    #[error("the {} has {found} edges, {expected} are needed", word(*.pattern))]
     EdgeCount {
         /// The pattern.
         pattern: Pattern,
@@ -171,7 +173,7 @@ pub enum ViolationKind {
         expected: usize,
     },
     /// Fields that the pattern does not have.
-    #[error("a {pattern:?} has no {field}")]
+    #[error("a {} has no {field}", word(*.pattern))]
     Superfluous {
         /// The pattern.
         pattern: Pattern,
@@ -215,7 +217,7 @@ pub enum ViolationKind {
         rank: Rank,
     },
     /// A pattern that cannot do what the collective needs.
-    #[error("a {pattern:?} cannot carry it")]
+    #[error("a {} cannot carry it", word(*.pattern))]
     CannotCarry {
         /// The pattern.
         pattern: Pattern,
@@ -272,6 +274,19 @@ pub enum ViolationKind {
     /// A hop over a link without capacity.
     #[error("the link from {from} to {to} carries nothing")]
     DeadLink {
+        /// Vertex name.
+        from: String,
+        /// Vertex name.
+        to: String,
+    },
+    /// A link that the plan's link policy keeps for other traffic.
+    #[error(
+        "the path takes the {link} from {from} to {to}, but NVLink or xGMI joins the GPUs of this host and the plan's \
+         links are `auto`"
+    )]
+    AgainstPolicy {
+        /// Technology.
+        link: LinkKind,
         /// Vertex name.
         from: String,
         /// Vertex name.
@@ -434,6 +449,20 @@ pub enum ViolationKind {
     /// Fractions of the plan do not fit 128 bits when added up.
     #[error("fractions too fine to be added up exactly")]
     Overflow,
+}
+
+/// A PCI address as people write it.
+fn address(id: Option<BusId>) -> String {
+    id.map_or_else(|| "no PCI address".into(), |id| id.to_string())
+}
+
+/// The word of plan files.
+fn word(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::Ring => "ring",
+        Pattern::Tree => "tree",
+        Pattern::Pairs => "pairs channel",
+    }
 }
 
 impl Place {

@@ -8,7 +8,7 @@ use topology::plan::{
 };
 use topology::{Collective, Finding, Generation, GpuIndex, HostId, Plan, Rank};
 
-use super::enums::{required, required_each};
+use super::enums::{required, required_each, some};
 use super::{WireError, each, fraction, present, some_bus_id, to_each};
 use crate::v1;
 
@@ -62,6 +62,8 @@ impl From<&TopologyRef> for v1::TopologyRef {
             fingerprint: topology.fingerprint.clone(),
             source: v1::Source::from(topology.source).into(),
             rates: v1::RateModel::from(topology.rates).into(),
+            links: v1::LinkPolicy::from(topology.links).into(),
+            what_if: topology.what_if.clone(),
             generation: topology.generation.0,
         }
     }
@@ -75,6 +77,8 @@ impl TryFrom<v1::TopologyRef> for TopologyRef {
             fingerprint: wire.fingerprint,
             source: required("TopologyRef.source", wire.source)?,
             rates: required("TopologyRef.rates", wire.rates)?,
+            links: some("TopologyRef.links", wire.links)?.unwrap_or_default(),
+            what_if: wire.what_if,
             generation: Generation(wire.generation),
         })
     }

@@ -36,6 +36,7 @@ const SOURCES: &[Source] = &[
     Source::RocmTopo,
     Source::Lspci,
 ];
+const LINKS: &[LinkPolicy] = &[LinkPolicy::Auto, LinkPolicy::All];
 const RATES: &[RateModel] = &[RateModel::Effective, RateModel::Nominal, RateModel::Measured];
 
 fn text() -> impl Strategy<Value = String> {
@@ -403,14 +404,15 @@ fn finding() -> impl Strategy<Value = Finding> {
 }
 
 pub(super) fn plan() -> impl Strategy<Value = Plan> {
-    let topology = (text(), select(SOURCES), select(RATES), any::<u64>()).prop_map(
-        |(fingerprint, source, rates, generation)| TopologyRef {
+    let topology = (text(), select(SOURCES), select(RATES), select(LINKS), texts(), any::<u64>())
+        .prop_map(|(fingerprint, source, rates, links, what_if, generation)| TopologyRef {
             fingerprint,
             source,
             rates,
+            links,
+            what_if,
             generation: Generation(generation),
-        },
-    );
+        });
     let rank = (any::<(u32, u32, u32)>(), option::of(bus_id()), option::of(text())).prop_map(
         |((rank, host, gpu), bus_id, uuid)| PlanRank {
             rank: Rank(rank),
@@ -448,13 +450,7 @@ pub(super) fn plan_query() -> impl Strategy<Value = PlanQuery> {
         text().prop_map(GpuSelector::Uuid),
         bus_id().prop_map(GpuSelector::BusId),
     ];
-    (
-        vec(selector, 0..4),
-        collectives(),
-        any::<Option<u64>>(),
-        select(&[LinkPolicy::Auto, LinkPolicy::All][..]),
-        any::<Option<u64>>(),
-    )
+    (vec(selector, 0..4), collectives(), any::<Option<u64>>(), select(LINKS), any::<Option<u64>>())
         .prop_map(|(gpus, collectives, size_bytes, links, generation)| PlanQuery {
             gpus,
             collectives,

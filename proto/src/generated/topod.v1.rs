@@ -254,6 +254,39 @@ impl Collective {
         }
     }
 }
+/// Which links of a host carry traffic between GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LinkPolicy {
+    /// Automatic.
+    Unspecified = 0,
+    /// NVLink or xGMI alone where it connects all requested GPUs of a host, otherwise everything.
+    Auto = 1,
+    /// NVLink and PCIe together.
+    All = 2,
+}
+impl LinkPolicy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LINK_POLICY_UNSPECIFIED",
+            Self::Auto => "LINK_POLICY_AUTO",
+            Self::All => "LINK_POLICY_ALL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LINK_POLICY_UNSPECIFIED" => Some(Self::Unspecified),
+            "LINK_POLICY_AUTO" => Some(Self::Auto),
+            "LINK_POLICY_ALL" => Some(Self::All),
+            _ => None,
+        }
+    }
+}
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -331,6 +364,12 @@ pub struct TopologyRef {
     /// Generation of the publishing daemon; 0 without one.
     #[prost(uint64, tag = "4")]
     pub generation: u64,
+    /// Which links were allowed to carry traffic between GPUs of one host; unspecified is automatic.
+    #[prost(enumeration = "LinkPolicy", tag = "5")]
+    pub links: i32,
+    /// Changes made in thought before planning, in order; not empty, the plan is for no machine that exists.
+    #[prost(string, repeated, tag = "6")]
+    pub what_if: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Which GPU a rank is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -717,39 +756,6 @@ pub struct GetPlanResponse {
     /// Bound to the generation it names.
     #[prost(message, optional, tag = "1")]
     pub plan: ::core::option::Option<Plan>,
-}
-/// Which links of a host carry traffic between GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum LinkPolicy {
-    /// Automatic.
-    Unspecified = 0,
-    /// NVLink or xGMI alone where it connects all requested GPUs of a host, otherwise everything.
-    Auto = 1,
-    /// NVLink and PCIe together.
-    All = 2,
-}
-impl LinkPolicy {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "LINK_POLICY_UNSPECIFIED",
-            Self::Auto => "LINK_POLICY_AUTO",
-            Self::All => "LINK_POLICY_ALL",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "LINK_POLICY_UNSPECIFIED" => Some(Self::Unspecified),
-            "LINK_POLICY_AUTO" => Some(Self::Auto),
-            "LINK_POLICY_ALL" => Some(Self::All),
-            _ => None,
-        }
-    }
 }
 /// Generated client implementations.
 pub mod plan_service_client {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ReadError;
 use crate::plan::{
-    Bound, Candidate, Channel, ChannelEdge, ChannelSet, CollectivePlan, Pattern, Plan, PlanRank,
-    SizeChoice, TopologyRef,
+    Bound, Candidate, Channel, ChannelEdge, ChannelSet, CollectivePlan, LinkPolicy, Pattern, Plan,
+    PlanRank, SizeChoice, TopologyRef,
 };
 use crate::{
     Algorithm, Collective, Executor, Finding, Fraction, Generation, Protocol, Rank, RateModel,
@@ -52,6 +52,12 @@ struct TopologyDocument {
     fingerprint: String,
     source: Source,
     rates: RateModel,
+    /// What `topoctl plan` takes where nobody says otherwise.
+    #[serde(default)]
+    links: LinkPolicy,
+    /// Changes made in thought, for a machine that does not exist.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    what_if: Vec<String>,
     #[serde(default)]
     generation: Generation,
 }
@@ -231,6 +237,8 @@ impl From<&Plan> for PlanDocument {
                 fingerprint: plan.topology.fingerprint.clone(),
                 source: plan.topology.source,
                 rates: plan.topology.rates,
+                links: plan.topology.links,
+                what_if: plan.topology.what_if.clone(),
                 generation: plan.topology.generation,
             },
             ranks: plan.ranks.clone(),
@@ -263,6 +271,8 @@ impl From<PlanDocument> for Plan {
                 fingerprint: document.topology.fingerprint,
                 source: document.topology.source,
                 rates: document.topology.rates,
+                links: document.topology.links,
+                what_if: document.topology.what_if,
                 generation: document.topology.generation,
             },
             ranks: document.ranks,
@@ -454,6 +464,8 @@ mod tests {
                 fingerprint: "ab".into(),
                 source: Source::NcclXml,
                 rates: RateModel::Effective,
+                links: LinkPolicy::All,
+                what_if: alloc::vec!["remove GPU0-GPU3".into()],
                 generation: Generation(3),
             },
             ranks: alloc::vec![PlanRank {

@@ -70,7 +70,7 @@ fn claimed_bounds_are_proved_again() {
     let ring = sample::ring(&topology, &collectives, &order, Fraction::ONE);
     let mut plan = sample::plan(&topology, 8, Algorithm::Ring, vec![ring]);
     // The sample claims what its one ring reaches, 50 GB/s on each hop: far below what the links allow.
-    let found = bounds(&topology, &plan, None).unwrap_err();
+    let found = bounds(&topology, &plan).unwrap_err();
     let messages: Vec<_> = found.iter().map(ToString::to_string).collect();
     assert_eq!(
         messages,
@@ -85,7 +85,7 @@ fn claimed_bounds_are_proved_again() {
             brute_force_bound(&topology, &plan.ranks, *collective, None, LinkPolicy::All).unwrap();
         entry.bound.as_mut().unwrap().algbw_gbps = proved.algbw_gbps;
     }
-    let proved = bounds(&topology, &plan, Some(LinkPolicy::Auto)).unwrap();
+    let proved = bounds(&topology, &plan).unwrap();
     assert_eq!(proved.len(), 3);
     assert!(proved.values().all(|bound| bound.tight));
 }
