@@ -105,10 +105,22 @@ pub(crate) struct ShowArgs {
     pub(crate) output: ShowFormat,
 }
 
+/// Changes made in thought.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct WhatIfArgs {
+    /// As if the machine were changed; repeat for several, made in order. 'remove GPU0-GPU3', 'remove GPU0-GPU3 x1',
+    /// 'remove mlx5_0', 'GPU0-GPU3 x1', 'slow mlx5_0 to 12.5GB/s', 'add GPU0-GPU3', 'add GPU0-GPU3 25GB/s',
+    /// 'add nic mlx5_8 to 0000:05:00.0', 'move mlx5_2 to 0000:05:00.0'. A-B means both directions, A>B one.
+    #[arg(long = "what-if", value_name = "CHANGE")]
+    pub(crate) what_if: Vec<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
+    #[command(flatten)]
+    pub(crate) what_if: WhatIfArgs,
     /// A device: GPU0, NIC1, mlx5_0, or a PCI address; with several hosts HOST:NAME.
     pub(crate) a: String,
     /// The other device.
@@ -148,6 +160,11 @@ pub(crate) struct PlanArgs {
     pub(crate) source: SourceArgs,
     #[command(flatten)]
     pub(crate) request: RequestArgs,
+    #[command(flatten)]
+    pub(crate) what_if: WhatIfArgs,
+    /// Say also why there are so many channels, which links are full, and what one more link or NIC would bring.
+    #[arg(long)]
+    pub(crate) explain: bool,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: TextFormat,
 }

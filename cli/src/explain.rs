@@ -25,7 +25,24 @@ struct Explanation {
     /// Where the ways up from both devices meet.
     common_ancestor: Option<String>,
     why_not_better: Vec<String>,
+    /// With changes made in thought: the same path on the machine as it is; `None` where an end of it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what_if: Option<WhatIf>,
     assumptions: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct WhatIf {
+    changes: Vec<String>,
+    before: Option<Before>,
+}
+
+#[derive(Debug, Serialize)]
+struct Before {
+    class: String,
+    bottleneck_gbps: f64,
+    /// Names, from end to end.
+    way: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,7 +59,10 @@ struct HopRow {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
-    let topology = source::load(&args.source)?.topology;
+    let origin = source::load(&args.source)?;
+    let changes = &args.what_if.what_if;
+    let changed = if changes.is_empty() { None } else { Some(origin.changed(changes)?) };
+    let topology = changed.as_ref().map_or(&origin.topology, |changed| &changed.topology);
     let [from, to] = [&args.a, &args.b].map(|name| {
         topology.find_device(name).ok_or_else(|| {
             let known: Vec<&str> =
@@ -50,12 +70,34 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
             Failure::usage(format!("there is no device '{name}'; there are {}", known.join(", ")))
         })
     });
-    let explanation = explain(&topology, from?, to?);
+    let mut explanation = explain(topology, from?, to?);
+    if changed.is_some() {
+        let ends = [&args.a, &args.b].map(|name| origin.topology.find_device(name));
+        let before = match ends {
+            [Some(from), Some(to)] => Some(before(&origin.topology, from, to)),
+            _ => None,
+        };
+        explanation.what_if = Some(WhatIf { changes: changes.clone(), before });
+    }
     match args.output {
         TextFormat::Json => output::print_json(&explanation)?,
         TextFormat::Table => output::print(&render(&explanation))?,
     }
     Ok(if explanation.class == PathType::Dis.as_str() { Exit::NoPlan } else { Exit::Ok })
+}
+
+fn before(topology: &Topology, from: VertexId, to: VertexId) -> Before {
+    let path = topology.path(from, to);
+    let vertices = std::iter::once(from).chain(path.hops.iter().map(|hop| hop.to));
+    Before {
+        class: class(&path),
+        bottleneck_gbps: path.bottleneck.gbps(),
+        way: vertices.map(|id| topology.vertex(id).name.clone()).collect(),
+    }
+}
+
+fn class(path: &Path) -> String {
+    if path.class == PathType::Nvl { format!("NV{}", path.links) } else { path.class.to_string() }
 }
 
 fn explain(topology: &Topology, from: VertexId, to: VertexId) -> Explanation {
@@ -79,22 +121,18 @@ fn explain(topology: &Topology, from: VertexId, to: VertexId) -> Explanation {
         at = hop.to;
     }
     let limiting = path.limiting_hop(topology);
-    let class = if path.class == PathType::Nvl {
-        format!("NV{}", path.links)
-    } else {
-        path.class.to_string()
-    };
     Explanation {
         schema_version: 1,
         from: name(from),
         to: name(to),
-        class,
+        class: class(&path),
         meaning: path.class.meaning(),
         bottleneck_gbps: path.bottleneck.gbps(),
         limiting_hop: limiting.and_then(|hop| path.hops.iter().position(|other| *other == hop)),
         common_ancestor: common_ancestor(topology, from, &path).map(name),
         why_not_better: why_not_better(topology, from, to, &path),
         hops,
+        what_if: None,
         assumptions: topology.assumptions().to_vec(),
     }
 }
@@ -226,6 +264,19 @@ fn render(explanation: &Explanation) -> String {
         explanation.bottleneck_gbps,
         explanation.meaning
     );
+    if let Some(what_if) = &explanation.what_if {
+        let _ = writeln!(text, "What if: {}", what_if.changes.join(", "));
+        let _ = match &what_if.before {
+            Some(before) => writeln!(
+                text,
+                "As it is: {}, {} GB/s: {}",
+                before.class,
+                before.bottleneck_gbps,
+                before.way.join(" - ")
+            ),
+            None => writeln!(text, "As it is: one of the two is not there"),
+        };
+    }
     if !explanation.hops.is_empty() {
         let or_unknown = |text: &Option<String>, kind: &str| {
             text.clone().unwrap_or_else(|| if kind == "PCIe" { "?".into() } else { String::new() })

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use topology::formats::plan_json;
+use planner::PlanError;
+use serde::Serialize;
+use topology::formats::plan_json::{self, PlanDocument};
 use topology::plan::{Candidate, CollectivePlan, LinkPolicy, Pattern, PlanRequest};
 use topology::{Collective, Fraction, Generation, GpuIndex, Plan, Severity, Topology};
 
@@ -13,16 +15,67 @@ use crate::output;
 use crate::size;
 use crate::source::{self, Origin};
 
+mod what_if;
+mod why;
+
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
     let origin = source::load(&args.source)?;
-    let (plan, planning_us) = make(&origin, &request(&args.request))?;
+    let request = request(&args.request);
+    let changes = &args.what_if.what_if;
+    let (origin, comparison, plan, planning_us) = if changes.is_empty() {
+        let (plan, planning_us) = make(&origin, &request)?;
+        (origin, None, plan, planning_us)
+    } else {
+        let changed = origin.changed(changes)?;
+        // The machine as it is may have no plan where the changed one has: that is what was asked.
+        let before = make(&origin, &request).map(|(plan, _)| plan);
+        let (plan, planning_us) = make(&changed, &request)?;
+        let comparison = what_if::Comparison::new(before.as_ref(), &plan);
+        (changed, Some(comparison), plan, planning_us)
+    };
+    let why = args
+        .explain
+        .then(|| why::Explanation::new(&origin.topology, &request, &plan))
+        .transpose()
+        .map_err(no_plan)?;
     match args.output {
-        TextFormat::Json => output::print(&plan_json::write(&plan, Some(planning_us)))?,
+        TextFormat::Json if why.is_none() && comparison.is_none() => {
+            output::print(&plan_json::write(&plan, Some(planning_us)))?;
+        }
+        TextFormat::Json => {
+            let mut document = PlanDocument::from(&plan);
+            document.planning_us = Some(planning_us);
+            output::print_json(&Document {
+                plan: document,
+                what_if: comparison,
+                explanation: why,
+            })?;
+        }
         TextFormat::Table => {
-            output::print(&render(&plan, origin.topology.hosts().len(), planning_us))?
+            let mut text = String::new();
+            if let Some(comparison) = &comparison {
+                text.push_str(&comparison.render());
+                text.push_str("\nThe changed machine:\n\n");
+            }
+            text.push_str(&render(&plan, origin.topology.hosts().len(), planning_us));
+            if let Some(why) = &why {
+                text.push_str(&why.render());
+            }
+            output::print(&text)?;
         }
     }
     Ok(exit(&plan, &origin.topology))
+}
+
+/// A plan file with what was asked besides; readers of plans take no notice of it.
+#[derive(Debug, Serialize)]
+struct Document {
+    #[serde(flatten)]
+    plan: PlanDocument,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what_if: Option<what_if::Comparison>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanation: Option<why::Explanation>,
 }
 
 pub(crate) fn request(args: &RequestArgs) -> PlanRequest {
@@ -40,11 +93,20 @@ pub(crate) fn request(args: &RequestArgs) -> PlanRequest {
 /// A checked plan, and the microseconds it took to make.
 pub(crate) fn make(origin: &Origin, request: &PlanRequest) -> Result<(Plan, u64), Failure> {
     let start = Instant::now();
-    let mut plan = planner::plan(&origin.topology, request)
-        .map_err(|error| Failure::new(Exit::NoPlan, error.to_string()))?;
+    let mut plan = planner::plan(&origin.topology, request).map_err(no_plan)?;
     let planning_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     plan.topology.generation = Generation(origin.generation);
     Ok((plan, planning_us))
+}
+
+/// A GPU that is not there is a slip of the command line; everything else is the machine's.
+fn no_plan(error: PlanError) -> Failure {
+    match error {
+        PlanError::UnknownGpu { .. } | PlanError::GpuTwice { .. } => {
+            Failure::usage(format!("GPUs asked for: {error}"))
+        }
+        _ => Failure::new(Exit::NoPlan, error.to_string()),
+    }
 }
 
 /// Partial data comes before degraded: where facts are missing nobody knows how degraded the host is.

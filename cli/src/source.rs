@@ -6,7 +6,7 @@ use std::path::Path;
 
 use daemon::probe::{NvmlChoice, ProbeConfig, probe};
 use daemon::recorded;
-use topology::{Snapshot, Topology, lower};
+use topology::{Snapshot, Topology, lower, what_if};
 
 use crate::args::SourceArgs;
 use crate::client;
@@ -19,6 +19,15 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(crate) struct Origin {
     pub(crate) topology: Topology,
     pub(crate) generation: u64,
+}
+
+impl Origin {
+    /// The same after changes made in thought. No daemon publishes it, so it has no generation.
+    pub(crate) fn changed(&self, changes: &[String]) -> Result<Self, Failure> {
+        let topology = what_if::apply(&self.topology, changes)
+            .map_err(|error| Failure::usage(format!("--what-if {error}")))?;
+        Ok(Self { topology, generation: 0 })
+    }
 }
 
 /// The topology a command is about.

@@ -44,7 +44,13 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Exit, Failure> {
     let disagreements = plan_json::disagreements(&bytes).map_err(refuse)?;
     let mut source_args = args.source.clone();
     source_args.rates = plan.topology.rates;
-    let topology = source::load(&source_args)?.topology;
+    // A plan of a machine changed in thought says how it was changed.
+    let origin = source::load(&source_args)?;
+    let topology = if plan.topology.what_if.is_empty() {
+        origin.topology
+    } else {
+        origin.changed(&plan.topology.what_if)?.topology
+    };
     let mut report = verify(&topology, &plan);
     report.valid &= disagreements.is_empty();
     report.violations.extend(disagreements);

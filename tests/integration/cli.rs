@@ -24,6 +24,9 @@ const SQUARE: &str = r#"{"schema_version":1,"name":"square","gpus":["a","b","c",
 const APART: &str =
     r#"{"schema_version":1,"name":"apart","gpus":["a","b"],"switches":[],"links":[]}"#;
 
+/// A host without GPUs.
+const NO_GPU: &str = r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1"/></system>"#;
+
 /// A healthy pair, and the same with one link lost on one side.
 const PAIR: &str = r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
 <pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80"><nvlink target="0000:02:00.0" count="4"/></gpu></pci>
@@ -76,8 +79,12 @@ fn exit_codes() {
     check(&["plan", "--from", "-", "--collective", "allreduce"], SQUARE, 2);
     check(&["show", "--from", "-", "--hosts", "0"], SQUARE, 2);
     check(&["plan", "--from", "-"], APART, 7);
-    check(&["plan", "--from", "-", "--gpus", "0,9"], SQUARE, 7);
+    check(&["plan", "--from", "-", "--gpus", "0,9"], SQUARE, 2);
+    check(&["plan", "--from", "-", "--gpus", "0,0"], SQUARE, 2);
     check(&["check", "--from", "-"], PAIR, 0);
+    // Nothing is known to be good about a host that shows no GPU.
+    check(&["check", "--from", "-"], NO_GPU, 5);
+    check(&["plan", "--from", "-"], NO_GPU, 7);
     let lost = PAIR.replacen("count=\"4\"", "count=\"3\"", 1);
     check(&["plan", "--from", "-"], PAIR, 0);
     check(&["plan", "--from", "-"], &lost, 3);
@@ -176,6 +183,110 @@ fn explain_names_the_limit() {
     assert_eq!(explanation["hops"][limit]["kind"], "socket link");
     let direct = check_json(&["explain", "--from", &dgx1v(), "GPU0", "GPU3", "-o", "json"], "", 0);
     assert_eq!(direct["class"], "NV2");
+}
+
+#[test]
+fn a_change_is_planned_beside_the_machine_as_it_is() {
+    let plan = |what_if: &[&str], exit: i32| {
+        let from = dgx1v();
+        let mut arguments = vec!["plan", "--from", &from, "-o", "json"];
+        arguments.extend(["--collective", "all-gather,all-reduce"]);
+        arguments.extend(what_if.iter().flat_map(|change| ["--what-if", change]));
+        check(&arguments, "", exit)
+    };
+    let as_it_is: Value = serde_json::from_str(&plan(&[], 0)).expect("JSON");
+    assert!(as_it_is["what_if"].is_null() && as_it_is["topology"]["what_if"].is_null());
+    // Two bricks between GPU 0 and 3: without them 80 GB/s enter either, so 4/3 as much of rings goes and all-gather falls
+    // from 960/7 to 640/7.
+    let text = plan(&["remove GPU0-GPU3"], 0);
+    let changed: Value = serde_json::from_str(&text).expect("JSON");
+    let row = &changed["what_if"]["collectives"]["all-gather"];
+    assert_eq!(row["before"]["bound_exact"], "960/7");
+    assert_eq!(row["after"]["bound_exact"], "640/7");
+    assert_eq!(row["before"]["best_exact"], as_it_is["collectives"]["all-gather"]["best"]["exact"]);
+    assert_eq!(row["after"]["best_exact"], changed["collectives"]["all-gather"]["best"]["exact"]);
+    assert_eq!(changed["topology"]["what_if"][0], "remove GPU0-GPU3");
+    assert_eq!(changed["what_if"]["fingerprint_before"], as_it_is["topology"]["fingerprint"]);
+    let assumptions = changed["assumptions"].as_array().expect("a list");
+    assert!(assumptions.contains(&"what if: remove GPU0-GPU3".into()), "{assumptions:?}");
+    // The file says of which machine it is, so the checker needs nothing more.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("plan.json");
+    fs::write(&file, &text).expect("written");
+    let verify = ["verify", &file.display().to_string(), "--from", &dgx1v()];
+    assert!(check(&verify, "", 0).starts_with("valid"));
+    let mut other = changed.clone();
+    other["topology"]["what_if"][0] = "remove GPU0-GPU1".into();
+    fs::write(&file, other.to_string()).expect("written");
+    check(&verify, "", 4);
+    other["topology"]["what_if"][0] = "remove GPU0-GPU99".into();
+    fs::write(&file, other.to_string()).expect("written");
+    check(&verify, "", 2);
+    // Taken back, it is the machine as it is.
+    let back: Value =
+        serde_json::from_str(&plan(&["remove GPU0-GPU3 x1", "add GPU0-GPU3"], 0)).expect("JSON");
+    assert_eq!(back["topology"]["fingerprint"], as_it_is["topology"]["fingerprint"]);
+}
+
+#[test]
+fn changes_that_cannot_be_are_refused() {
+    let from = dgx1v();
+    for change in ["remove GPU0-GPU9", "slow GPU0-GPU3 to 99GB/s", "perhaps", "move GPU0 to GPU1"] {
+        let output = topoctl(&["plan", "--from", &from, "--what-if", change], "");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{change}: {stderr}");
+        assert!(stderr.contains(&format!("--what-if '{change}': ")), "{stderr}");
+    }
+    // A machine with a plan may have none afterwards, and the other way round.
+    check(
+        &["plan", "--from", "-", "--what-if", "remove a-b", "--what-if", "remove d-a"],
+        SQUARE,
+        7,
+    );
+    let joined = check(&["plan", "--from", "-", "--what-if", "add a-b 10GB/s"], APART, 0);
+    assert!(joined.contains("The machine as it is has no plan"), "{joined}");
+}
+
+#[test]
+fn a_changed_path_stands_beside_the_one_there_is() {
+    let from = dgx1v();
+    let arguments =
+        ["explain", "--from", &from, "GPU0", "GPU3", "--what-if", "remove GPU0-GPU3", "-o", "json"];
+    let explanation = check_json(&arguments, "", 0);
+    assert_eq!(explanation["what_if"]["before"]["class"], "NV2");
+    assert_ne!(explanation["class"], "NV2");
+    let text = check(&arguments[..7], "", 0);
+    assert!(text.contains("What if: remove GPU0-GPU3") && text.contains("As it is: NV2"), "{text}");
+}
+
+#[test]
+fn explained_plans_say_what_would_help() {
+    // A square in which one link is half as fast as the others.
+    let square = SQUARE.replace(r#"["a","b",10],["b","a",10]"#, r#"["a","b",5],["b","a",5]"#);
+    let arguments =
+        ["plan", "--from", "-", "--explain", "--collective", "all-gather", "-o", "json"];
+    let plan = check_json(&arguments, &square, 0);
+    let explanation = &plan["explanation"];
+    let best = &explanation["single_changes"]["gains"][0];
+    assert_eq!(best["changes"][0], "add a-b");
+    let change = &best["collectives"]["all-gather"];
+    assert_eq!(
+        change["bound_before_gbps"],
+        plan["collectives"]["all-gather"]["bound"]["algbw_gbps"]
+    );
+    assert!(change["best_after_gbps"].as_f64() > change["best_before_gbps"].as_f64(), "{change}");
+    assert!(
+        explanation["collectives"]["all-gather"]["full_links"]
+            .as_array()
+            .is_some_and(|l| !l.is_empty())
+    );
+    let text = check(&arguments[..6], &square, 0);
+    assert!(text.contains("Why these channels:") && text.contains("  add a-b"), "{text}");
+    // A plan file with an explanation is a plan file.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("plan.json");
+    fs::write(&file, plan.to_string()).expect("written");
+    check(&["verify", &file.display().to_string(), "--from", "-"], &square, 0);
 }
 
 #[test]
