@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, reason = "tests say what they skip and what they measured")]
 
 mod architecture;
+mod bars;
 mod cli;
 mod corpus_formats;
 mod daemon;
@@ -9,6 +10,7 @@ mod deploy;
 mod fixtures;
 mod probe;
 mod programs;
+mod properties;
 mod transport;
 mod wire;
 

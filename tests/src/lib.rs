@@ -1,1 +1,4 @@
-//! Integration tests live in `integration/`.
+//! What integration tests and examples share; the tests themselves live in `integration/`.
+
+pub mod bars;
+pub mod nccl;
