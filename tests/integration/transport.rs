@@ -313,6 +313,7 @@ fn a_stopped_rank_is_named_by_all() {
 
 /// Groups run, and end as they should, with no room left in /dev/shm: in a mount namespace of their own with a tiny one.
 #[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn a_full_dev_shm_does_not_matter() {
     let program = std::env::current_exe().unwrap();
     let script = format!(
