@@ -30,7 +30,6 @@ use crate::model::Model;
 use crate::plan_error::PlanError;
 use crate::rings::{self, MAX_RINGS, RingOptions, RingPacking};
 use crate::{bound, pairs, trees};
-use bounds::MOST_ROOTS;
 use forests::{ForestChannels, Proofs};
 
 pub(crate) mod bounds;
@@ -210,7 +209,7 @@ fn families(
         if ON_RINGS.contains(&collective) {
             if collective.has_root() && !packing.rings.is_empty() {
                 // Rings serve every root, and reach the bound of the slowest wherever they fill the smallest cut.
-                if packing.total == full || model.ranks() > MOST_ROOTS {
+                if packing.total == full || bounds::roots(model).len() < model.ranks() {
                     continue;
                 }
             }

@@ -183,11 +183,11 @@ fn fold(graph: &FlowGraph, bundles: &mut Vec<Bundle>, users: &[usize]) {
                 ways.push((via, narrow(through / u128::from(second.capacity))));
             }
         }
-        // Rounding down may have lost a little; the edge is what its ways carry.
-        let capacity = ways.iter().map(|w| w.1).sum();
-        if capacity == 0 {
+        // Where rounding down loses anything the fold would be a smaller graph, on which nothing is proved about this one.
+        if ways.iter().map(|way| way.1).sum::<u64>() != capacity {
             return;
         }
+        ways.retain(|way| way.1 > 0);
         let (from, to) = (first.from, second.to);
         let beside = bundles.iter().position(|x| (x.from, x.to) == (from, to));
         match beside {

@@ -17,12 +17,16 @@ use crate::model::Model;
 /// Most cuts, and most links of one cut, that are spelled out.
 const SPELLED: usize = 8;
 
-/// Trees for a broadcast or reduce are made for every root up to so many ranks, beyond it for rank 0 alone.
-pub(super) const MOST_ROOTS: usize = 8;
+/// Trees for a broadcast or reduce are made for every root up to so many ranks of one host,
+const MOST_ROOTS: usize = 8;
+/// and of several, whose roots are mostly alike; beyond it for rank 0 alone.
+const MOST_ROOTS_OF_HOSTS: usize = 16;
 
 /// The roots that a broadcast or reduce is planned for.
-pub(super) fn roots(ranks: usize) -> core::ops::Range<usize> {
-    0..if ranks <= MOST_ROOTS { ranks } else { 1 }
+pub(super) fn roots(model: &Model) -> core::ops::Range<usize> {
+    let several = model.hosts.last() != model.hosts.first();
+    let most = if several { MOST_ROOTS_OF_HOSTS } else { MOST_ROOTS };
+    0..if model.ranks() <= most { model.ranks() } else { 1 }
 }
 
 /// The bound of a broadcast or reduce from the slowest of the roots.
@@ -33,10 +37,7 @@ fn slowest(
     let graph = model.bound_graph();
     // Rings serve every root, so the slowest counts wherever that is cheap to say.
     let mut least = of_root(graph, 0)?;
-    for root in 1..model.ranks() {
-        if model.ranks() > MOST_ROOTS {
-            break;
-        }
+    for root in roots(model).skip(1) {
         let other = of_root(graph, root)?;
         if other.algbw < least.algbw {
             least = other;
@@ -54,7 +55,7 @@ pub(crate) struct Limit {
     pub(crate) edges: Vec<FlowEdge>,
 }
 
-/// What limits a collective: the slowest root for broadcast and reduce (rank 0 beyond [`MOST_ROOTS`] ranks), rank 0 for
+/// What limits a collective: the slowest of the [`roots`] for broadcast and reduce, rank 0 for
 /// gather and scatter.
 ///
 /// `proof` is another bound, if one is known; the tighter counts.

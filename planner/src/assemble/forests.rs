@@ -135,7 +135,7 @@ impl<'a> ForestChannels<'a> {
         let symmetry = self.kinds.get_or_insert_with(|| Symmetry::of(&Network::unfolded(graph)));
         let mut found: Vec<Option<Forest>> = vec![None; symmetry.representatives.len()];
         let mut all = Vec::new();
-        for root in bounds::roots(model.ranks()) {
+        for root in bounds::roots(model) {
             let (kind, renaming) = symmetry.from[root];
             let forest = match &mut found[kind] {
                 Some(known) => known,
