@@ -36,7 +36,8 @@ fn check(machine: &Machine) {
             6 => DeviceArchitecture::Pascal,
             7 => DeviceArchitecture::Volta,
             8 => DeviceArchitecture::Ampere,
-            _ => DeviceArchitecture::Hopper,
+            9 => DeviceArchitecture::Hopper,
+            _ => DeviceArchitecture::Blackwell,
         };
         assert_eq!(device.architecture().unwrap(), expected, "{place}");
         let pci = device.pci_info().unwrap();
