@@ -203,13 +203,13 @@ fn families(
     if wanted.contains(&Collective::AllReduce) {
         families.extend(tree_family(model, &packing));
     }
-    let full = Fraction::integer(i128::from(packing.cut));
     let mut forests = ForestChannels::new(model);
     for &collective in wanted {
         if ON_RINGS.contains(&collective) {
             if collective.has_root() && !packing.rings.is_empty() {
-                // Rings serve every root, and reach the bound of the slowest wherever they fill the smallest cut.
-                if packing.total == full || bounds::roots(model).len() < model.ranks() {
+                // Rings serve every root, and are taken where they come near the bound of the slowest.
+                let every_root = bounds::roots(model).len() == model.ranks();
+                if !every_root || rings_suffice(model, &packing, collective) {
                     continue;
                 }
             }
@@ -236,12 +236,18 @@ fn rings_suffice(model: &Model, packing: &RingPacking, collective: Collective) -
         Collective::AllReduce => bound::all_reduce(graph),
         Collective::AllGather => bound::all_gather(graph),
         Collective::ReduceScatter => bound::reduce_scatter(graph),
+        Collective::Broadcast => bounds::slowest(model, graph, bound::broadcast),
+        Collective::Reduce => bounds::slowest(model, graph, bound::reduce),
         _ => return false,
     };
     let Ok(bound) = bound else { return false };
     let ranks = i128::try_from(model.ranks()).unwrap_or(i128::MAX);
-    let passes = if collective == Collective::AllReduce { 2 } else { 1 };
-    let parts = Fraction::new(ranks, passes * (ranks - 1)).unwrap_or(Fraction::ONE);
+    let parts = match collective {
+        Collective::Broadcast | Collective::Reduce => Some(Fraction::ONE),
+        Collective::AllReduce => Fraction::new(ranks, 2 * (ranks - 1)),
+        _ => Fraction::new(ranks, ranks - 1),
+    };
+    let parts = parts.unwrap_or(Fraction::ONE);
     near(packing.total * parts, bound.algbw)
 }
 

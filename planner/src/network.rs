@@ -153,6 +153,8 @@ impl Network {
 
 /// Folds forwarders with one edge in and one out that share their links with nobody, and unites edges that then run side by side.
 fn fold(graph: &FlowGraph, bundles: &mut Vec<Bundle>, users: &[usize]) {
+    // Forwarders that cannot be folded without loss; others still can, or equal hosts would look different.
+    let mut left = vec![false; graph.nodes];
     loop {
         let mut entering: Vec<Option<usize>> = vec![None; graph.nodes];
         let mut leaving = entering.clone();
@@ -166,7 +168,8 @@ fn fold(graph: &FlowGraph, bundles: &mut Vec<Bundle>, users: &[usize]) {
         }
         let foldable = (graph.ranks..graph.nodes).find_map(|node| {
             let (a, b) = (entering[node]?, leaving[node]?);
-            (simple[node] && bundles[a].from != bundles[b].to).then_some((node, a, b))
+            let loops = bundles[a].from == bundles[b].to;
+            (simple[node] && !left[node] && !loops).then_some((node, a, b))
         });
         let Some((node, a, b)) = foldable else { return };
         let (first, second) = (bundles[a].clone(), bundles[b].clone());
@@ -185,7 +188,8 @@ fn fold(graph: &FlowGraph, bundles: &mut Vec<Bundle>, users: &[usize]) {
         }
         // Where rounding down loses anything the fold would be a smaller graph, on which nothing is proved about this one.
         if ways.iter().map(|way| way.1).sum::<u64>() != capacity {
-            return;
+            left[node] = true;
+            continue;
         }
         ways.retain(|way| way.1 > 0);
         let (from, to) = (first.from, second.to);
@@ -199,7 +203,7 @@ fn fold(graph: &FlowGraph, bundles: &mut Vec<Bundle>, users: &[usize]) {
                 bundles.remove(low);
             }
             // A shared link beside it: two edges between the same nodes are not to be told apart, so leave the forwarder.
-            Some(_) => return,
+            Some(_) => left[node] = true,
             None => {
                 bundles[a] = Bundle { from, to, capacity, pool: first.pool, ways };
                 bundles.remove(b);

@@ -30,11 +30,11 @@ pub(super) fn roots(model: &Model) -> core::ops::Range<usize> {
 }
 
 /// The bound of a broadcast or reduce from the slowest of the roots.
-fn slowest(
+pub(super) fn slowest(
     model: &Model,
+    graph: &FlowGraph,
     of_root: impl Fn(&FlowGraph, usize) -> Result<UpperBound, BoundError>,
 ) -> Result<UpperBound, BoundError> {
-    let graph = model.bound_graph();
     // Rings serve every root, so the slowest counts wherever that is cheap to say.
     let mut least = of_root(graph, 0)?;
     for root in roots(model).skip(1) {
@@ -72,8 +72,8 @@ pub(crate) fn limit(
         Collective::AllReduce => bound::all_reduce(graph),
         Collective::AllGather => bound::all_gather(graph),
         Collective::ReduceScatter => bound::reduce_scatter(graph),
-        Collective::Broadcast => slowest(model, bound::broadcast),
-        Collective::Reduce => slowest(model, bound::reduce),
+        Collective::Broadcast => slowest(model, graph, bound::broadcast),
+        Collective::Reduce => slowest(model, graph, bound::reduce),
         Collective::Scatter => bound::scatter(graph, 0),
         Collective::Gather => bound::gather(graph, 0),
         _ => {

@@ -15,6 +15,8 @@ fn command(place: &Place) -> Command {
     let mut command = Command::new(crate::programs::topod());
     command.args(["--socket", place.socket().to_str().unwrap()]);
     command.args(["--source", place.machine().to_str().unwrap()]);
+    // Peers are logged for whoever asks.
+    command.env("TOPOD_LOG", "info,daemon=debug");
     command.env("NOTIFY_SOCKET", place.notify()).stderr(Stdio::piped());
     command
 }
