@@ -788,23 +788,18 @@ impl Communicator {
         let Broken { peer, step, error } = broken;
         let culprit = self.control.culprit(peer);
         match error {
-            LinkError::Closed => {
-                let deadline =
-                    Instant::now() + self.options.timeout.min(Duration::from_secs(1)) / 2;
-                while let Some(left) = crate::frame::remaining(deadline) {
-                    match self.control.listen() {
-                        Some(Notice::Told(failure)) => return Box::new(failure),
-                        Some(Notice::Lost { culprit, cause }) => {
-                            return self.lost(culprit, cause, Some(step));
-                        }
-                        None if self.control.has_left(peer) => break,
-                        None => {}
-                    }
-                    let descriptors = self.control.descriptors();
-                    self.waiter.sleep(descriptors, std::iter::empty(), left);
+            // The memory of a process that ends is gone a moment before its sockets close.
+            error @ (LinkError::Closed | LinkError::Io(_)) => {
+                if let Some(failure) = self.told_or_lost(peer, &step) {
+                    return failure;
                 }
-                let left = self.control.has_left(peer);
-                let cause = if left { "it left the group" } else { "it closed the connection" };
+                let cause = match error {
+                    LinkError::Io(error) => {
+                        return self.link_failure(peer, error.to_string(), Some(step));
+                    }
+                    _ if self.control.has_left(peer) => "it left the group",
+                    _ => "it closed the connection",
+                };
                 self.lost(culprit, cause.to_owned(), Some(step))
             }
             LinkError::Mismatch { ours, theirs } => Box::new(Failure::OperationMismatch {
@@ -814,13 +809,28 @@ impl Communicator {
                 step: Some(step),
                 reported_by: self.rank,
             }),
-            error @ (LinkError::Io(_) | LinkError::Corrupt { .. }) => Box::new(Failure::Link {
-                culprit,
-                cause: error.to_string(),
-                step: Some(step),
-                reported_by: self.rank,
-            }),
+            error @ LinkError::Corrupt { .. } => {
+                self.link_failure(peer, error.to_string(), Some(step))
+            }
         }
+    }
+
+    /// What the control connections say of a failure at `step`, within half a second; nothing once `peer` has left as it should.
+    fn told_or_lost(&mut self, peer: Rank, step: &StepName) -> Option<Box<Failure>> {
+        let deadline = Instant::now() + self.options.timeout.min(Duration::from_secs(1)) / 2;
+        while let Some(left) = crate::frame::remaining(deadline) {
+            match self.control.listen() {
+                Some(Notice::Told(failure)) => return Some(Box::new(failure)),
+                Some(Notice::Lost { culprit, cause }) => {
+                    return Some(self.lost(culprit, cause, Some(step.clone())));
+                }
+                None if self.control.has_left(peer) => break,
+                None => {}
+            }
+            let descriptors = self.control.descriptors();
+            self.waiter.sleep(descriptors, std::iter::empty(), left);
+        }
+        None
     }
 }
 
