@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use topology::schedule::Blocks;
 use topology::{Collective, Rank};
 
-use super::{Communicator, Owned, Path, Pending, Request, Stats};
+use super::operation::{Owned, Request};
+use super::{Communicator, Path, Pending, Stats};
 use crate::control::Notice;
 use crate::element::{Element, ReduceOp};
 use crate::error::TransportError;

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use topology::{Collective, Rank};
 
-use super::{Communicator, Pending, Request, Stats};
+use super::operation::Request;
+use super::{Communicator, Pending, Stats};
 use crate::element::Element;
 use crate::error::{Failure, TransportError};
 use crate::kernel::Kernel;

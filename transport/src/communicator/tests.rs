@@ -1,5 +1,9 @@
 //! Groups of threads of this process; groups of processes are in the integration tests.
 
+use std::time::Duration;
+
+use topology::Collective;
+
 use super::*;
 use crate::element::{ElementType, ReduceOp};
 use crate::testing::{ring_plan, tree_plan};

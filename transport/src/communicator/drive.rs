@@ -1,0 +1,177 @@
+//! Driving operations: everything in flight moves as far as it goes, and the rank waits by turns.
+
+use std::time::{Duration, Instant};
+
+use super::operation::{Active, Finished, Task};
+use super::{Communicator, Path, Stats};
+use crate::error::{Failure, TransportError};
+use crate::executor::{Broken, Progress, StepDone};
+use crate::shared::Advance;
+use crate::waiter::Pause;
+
+impl Communicator {
+    pub(super) fn take_finished(&mut self, ticket: u64) -> Option<Finished> {
+        let at = self.finished.iter().position(|finished| finished.ticket == ticket)?;
+        Some(self.finished.swap_remove(at))
+    }
+
+    fn is_finished(&self, ticket: u64) -> bool {
+        self.finished.iter().any(|finished| finished.ticket == ticket)
+    }
+
+    /// Moves everything in flight as far as it goes; whether anything moved.
+    pub(super) fn advance(&mut self) -> Result<bool, Box<Failure>> {
+        let mut moved = false;
+        let mut at = 0;
+        while at < self.active.len() {
+            match self.advance_one(at)? {
+                Advance::Done => {
+                    let active = self.active.remove(at);
+                    self.finish(active);
+                    moved = true;
+                }
+                // Those that share no memory of their own carry on here; those already moving go first.
+                Advance::Elsewhere => {
+                    let (key, ticket) = (self.active[at].key(), self.active[at].ticket);
+                    let program = self
+                        .program(&key)
+                        .map_err(|error| self.link_failure(self.rank, error.to_string(), None))?;
+                    let work = self.active[at].work.clone();
+                    self.active[at].task = self.by_plan(program, &work, ticket);
+                    moved = true;
+                }
+                Advance::Moved => {
+                    moved = true;
+                    at += 1;
+                }
+                Advance::Waits(_) | Advance::Turn => at += 1,
+            }
+        }
+        if moved {
+            self.waiter.moved();
+            self.patience.renew();
+        }
+        Ok(moved)
+    }
+
+    /// Moves one operation as far as it goes.
+    fn advance_one(&mut self, at: usize) -> Result<Advance, Box<Failure>> {
+        let active = &mut self.active[at];
+        let advanced = match (&mut active.task, &mut self.shared) {
+            (Task::Plan { operation, .. }, _) => {
+                let progress = operation.progress(&mut self.links, &mut self.options.on_step);
+                return match progress {
+                    Ok(Progress::Done) => Ok(Advance::Done),
+                    Ok(Progress::Moved) => Ok(Advance::Moved),
+                    Ok(Progress::Blocked) => Ok(Advance::Turn),
+                    Err(broken) => Err(self.blame(broken)),
+                };
+            }
+            (Task::Flat(flat), Some(shared)) => flat.progress(&active.work, shared),
+            (Task::Direct(direct), Some(shared)) => direct.progress(&active.work, shared),
+            (_, None) => unreachable!("operations in shared memory where there is none"),
+        };
+        let ranks = self.plan.ranks.len();
+        active.waits = match &advanced {
+            Ok(Advance::Waits(rank)) => Some(*rank),
+            _ => None,
+        };
+        match advanced {
+            Ok(advance) => {
+                if matches!(advance, Advance::Moved | Advance::Done)
+                    && let Some(hook) = &mut self.options.on_step
+                    && let Some(step) = active.step_name(ranks)
+                {
+                    let (done, of) = (step.step, step.of);
+                    hook(&StepDone { step, done, of });
+                }
+                Ok(advance)
+            }
+            Err((peer, error)) => {
+                let step = active.step_name(ranks).expect("it is in shared memory");
+                Err(self.blame(Broken { peer, step, error }))
+            }
+        }
+    }
+
+    fn finish(&mut self, active: Active) {
+        let Active { ticket, task, work, result, owned, start, sleeps, .. } = active;
+        let (path, channels, steps) = match task {
+            Task::Plan { scratch, channels, steps, .. } => {
+                // The other ways do this where they combine.
+                if let Some(result) = result {
+                    work.kernel.finish(result, self.plan.ranks.len());
+                }
+                if !scratch.is_empty() {
+                    self.scratch.push(scratch);
+                }
+                (Path::Plan, channels, steps)
+            }
+            Task::Flat(flat) => (Path::Flat, 0, flat.step()),
+            Task::Direct(direct) => (Path::Direct, 0, direct.step()),
+        };
+        let stats = Stats {
+            elapsed: start.map_or(Duration::ZERO, |start| start.elapsed()),
+            bytes: (work.count * work.kernel.element_bytes()) as u64,
+            path,
+            channels,
+            steps,
+            sleeps: self.waiter.sleeps - sleeps,
+        };
+        self.finished.push(Finished { ticket, stats, owned });
+    }
+
+    /// Drives everything in flight and waits by turns, until one operation is done or `limit` has passed; whether it is done.
+    pub(super) fn complete(
+        &mut self,
+        ticket: u64,
+        limit: Option<Duration>,
+    ) -> Result<bool, TransportError> {
+        if let Some(failure) = &self.failure {
+            return Err(TransportError::Unusable(failure.clone()));
+        }
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        // A test between two stretches of work does not begin a new wait.
+        if limit != Some(Duration::ZERO) {
+            self.patience.renew();
+        }
+        self.drive(|this| this.is_finished(ticket), deadline).map_err(|failure| self.broke(failure))
+    }
+
+    /// Moves and waits by turns until `done` or the deadline; whether it is done.
+    fn drive(
+        &mut self,
+        done: impl Fn(&Self) -> bool,
+        deadline: Option<Instant>,
+    ) -> Result<bool, Box<Failure>> {
+        loop {
+            let moved = self.advance()?;
+            if done(self) {
+                return Ok(true);
+            }
+            if moved {
+                continue;
+            }
+            if deadline.is_some_and(|at| at <= Instant::now()) {
+                self.look()?;
+                return Ok(false);
+            }
+            let pause = self.waiter.idle();
+            if pause == Pause::Again {
+                continue;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if pause == Pause::Sleep {
+                let (links, limit) = (&self.links, self.patience.interval);
+                let limit = left.map_or(limit, |left| left.min(limit));
+                let interests = self.active.iter().flat_map(|active| match &active.task {
+                    Task::Plan { operation, .. } => Some(operation.interests(links)),
+                    Task::Flat(_) | Task::Direct(_) => None,
+                });
+                let interests = interests.flatten();
+                self.waiter.sleep(self.control.descriptors(), interests, limit);
+            }
+            self.look()?;
+        }
+    }
+}

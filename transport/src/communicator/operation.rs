@@ -1,0 +1,136 @@
+//! What an operation is while it is on its way.
+
+use std::any::Any;
+use std::time::Instant;
+
+use topology::schedule::Blocks;
+use topology::{Collective, Rank};
+
+use super::Stats;
+use crate::error::StepName;
+use crate::executor::{Links, Operation};
+use crate::kernel::Kernel;
+use crate::memory::{Aligned, Slot};
+use crate::shared::{Direct, Flat, Work};
+
+/// What makes two operations run the same program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ProgramKey {
+    pub(super) collective: Collective,
+    /// The sender for send-receive.
+    pub(super) root: Option<Rank>,
+    pub(super) receiver: Option<Rank>,
+    pub(super) count: usize,
+    pub(super) element_bytes: usize,
+    pub(super) blocks: Option<Blocks>,
+}
+
+/// An operation to start. The slots stay valid until it has finished or failed.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) collective: Collective,
+    /// The sender for send-receive.
+    pub(super) root: Option<Rank>,
+    pub(super) receiver: Option<Rank>,
+    /// As in [`topology::schedule::Schedule::count`].
+    pub(super) count: usize,
+    pub(super) blocks: Option<Blocks>,
+    pub(super) kernel: Kernel,
+    pub(super) input: Slot,
+    pub(super) output: Slot,
+    /// What is left to finish on this rank once everything has arrived.
+    pub(super) result: Option<Slot>,
+}
+
+impl Request {
+    pub(super) fn key(&self) -> ProgramKey {
+        ProgramKey {
+            collective: self.collective,
+            root: self.root,
+            receiver: self.receiver,
+            count: self.count,
+            element_bytes: self.kernel.element_bytes(),
+            blocks: self.blocks.clone(),
+        }
+    }
+
+    pub(super) fn new(
+        collective: Collective,
+        count: usize,
+        kernel: Kernel,
+        input: Slot,
+        output: Slot,
+    ) -> Self {
+        let (root, receiver, blocks, result) = (None, None, None, None);
+        Self { collective, root, receiver, count, blocks, kernel, input, output, result }
+    }
+}
+
+/// Buffers that an operation in flight owns.
+pub(super) type Owned = Box<dyn Any + Send>;
+
+/// How an operation is done.
+pub(super) enum Task {
+    Plan { operation: Operation, scratch: Aligned, channels: usize, steps: usize },
+    Flat(Flat),
+    Direct(Direct),
+}
+
+/// An operation in flight.
+pub(super) struct Active {
+    pub(super) ticket: u64,
+    pub(super) task: Task,
+    pub(super) work: Work,
+    pub(super) receiver: Option<Rank>,
+    pub(super) result: Option<Slot>,
+    pub(super) owned: Option<Owned>,
+    pub(super) start: Option<Instant>,
+    pub(super) sleeps: u64,
+    /// The rank it waits for, where that is not the plan's affair.
+    pub(super) waits: Option<usize>,
+}
+
+impl Active {
+    pub(super) fn key(&self) -> ProgramKey {
+        ProgramKey {
+            collective: self.work.collective,
+            root: self.work.root,
+            receiver: self.receiver,
+            count: self.work.count,
+            element_bytes: self.work.kernel.element_bytes(),
+            blocks: self.work.blocks.clone(),
+        }
+    }
+
+    /// Where it is, in shared memory.
+    pub(super) fn step_name(&self, ranks: usize) -> Option<StepName> {
+        let (step, of) = match &self.task {
+            Task::Plan { .. } => return None,
+            Task::Flat(flat) => (flat.step(), Flat::STEPS),
+            Task::Direct(direct) => (direct.step(), direct.steps(ranks)),
+        };
+        Some(StepName {
+            operation: self.work.tag.operation,
+            collective: self.work.collective,
+            channel: StepName::SHARED,
+            connection: 0,
+            step,
+            of,
+        })
+    }
+
+    pub(super) fn waits_for(&self, links: &Links, ranks: usize) -> Option<(Rank, StepName)> {
+        if let Task::Plan { operation, .. } = &self.task {
+            return operation.waits_for(links);
+        }
+        let rank = Rank(u32::try_from(self.waits?).unwrap_or(u32::MAX));
+        Some((rank, self.step_name(ranks)?))
+    }
+}
+
+/// An operation that is done.
+pub(super) struct Finished {
+    pub(super) ticket: u64,
+    pub(super) stats: Stats,
+    pub(super) owned: Option<Owned>,
+}

@@ -1,0 +1,188 @@
+//! Looking after the peers: who is lost, who is silent, whose fault a broken link is.
+
+use std::time::{Duration, Instant};
+
+use topology::Rank;
+
+use super::Communicator;
+use super::operation::Task;
+use crate::arena::Word;
+use crate::control::Notice;
+use crate::error::{Culprit, Failure, StepName, TransportError};
+use crate::executor::Broken;
+use crate::link::LinkError;
+
+impl Communicator {
+    /// Looks after peers while nothing moves: hears of failures, says that this rank waits, gives up in the end.
+    pub(super) fn look(&mut self) -> Result<(), Box<Failure>> {
+        let ranks = self.plan.ranks.len();
+        let waits_for = self.active.iter().find_map(|a| a.waits_for(&self.links, ranks));
+        let step = || waits_for.as_ref().map(|(_, step)| step.clone());
+        match self.control.listen() {
+            Some(Notice::Told(failure)) => return Err(Box::new(failure)),
+            Some(Notice::Lost { culprit, cause }) => return Err(self.lost(culprit, cause, step())),
+            None => {}
+        }
+        if let Some(failure) = self.passed_by() {
+            return Err(failure);
+        }
+        let waited = self.patience.waited();
+        let Some((peer, _)) = &waits_for else { return Ok(()) };
+        let interval = self.patience.interval;
+        if self.control.has_left(*peer) && waited >= interval {
+            let cause = "it left the group".to_owned();
+            return Err(self.lost(self.control.culprit(*peer), cause, step()));
+        }
+        let suspect = self.control.suspect(*peer, 3 * interval);
+        if waited >= self.options.timeout {
+            return Err(Box::new(Failure::Timeout {
+                culprit: self.control.culprit(suspect),
+                waited: self.options.timeout,
+                step: step(),
+                reported_by: self.rank,
+            }));
+        }
+        if waited >= interval && self.patience.should_say(suspect) {
+            self.control.wait_for(suspect);
+        }
+        Ok(())
+    }
+
+    /// A rank that this one waits for in shared memory, and that is already through with another operation of that number.
+    fn passed_by(&self) -> Option<Box<Failure>> {
+        let shared = self.shared.as_ref()?;
+        self.active.iter().find_map(|active| {
+            let number = match &active.task {
+                Task::Plan { .. } => return None,
+                Task::Flat(flat) => flat.number(),
+                Task::Direct(direct) => direct.number(),
+            };
+            let rank = active.waits.filter(|rank| shared.passed_by(*rank, number))?;
+            Some(Box::new(Failure::OperationMismatch {
+                culprit: self.control.culprit(Rank(u32::try_from(rank).unwrap_or(u32::MAX))),
+                ours: active.work.tag.to_string(),
+                theirs: "another operation in its place".to_owned(),
+                step: active.step_name(self.plan.ranks.len()),
+                reported_by: self.rank,
+            }))
+        })
+    }
+
+    /// Ends the group: everything in flight is given up, and the peers are told.
+    pub(super) fn broke(&mut self, failure: Box<Failure>) -> TransportError {
+        tracing::error!(rank = %self.rank, %failure, "operation failed");
+        self.control.fail(&failure);
+        if let Some(shared) = &self.shared {
+            // Before anyone can write the buffers that others read.
+            shared.arena.say(Word::Aborted, 1);
+        }
+        self.failure = Some(failure.clone());
+        self.active.clear();
+        TransportError::Failed(failure)
+    }
+
+    pub(super) fn link_failure(
+        &self,
+        rank: Rank,
+        cause: String,
+        step: Option<StepName>,
+    ) -> Box<Failure> {
+        let culprit = self.control.culprit(rank);
+        Box::new(Failure::Link { culprit, cause, step, reported_by: self.rank })
+    }
+
+    pub(super) fn lost(
+        &self,
+        culprit: Culprit,
+        cause: String,
+        step: Option<StepName>,
+    ) -> Box<Failure> {
+        Box::new(Failure::PeerLost { culprit, cause, step, reported_by: self.rank })
+    }
+
+    /// Whose fault a broken link is. A peer that closed it may only have passed on what another rank did: its word, or its
+    /// end, is on the control connection.
+    pub(super) fn blame(&mut self, broken: Broken) -> Box<Failure> {
+        let Broken { peer, step, error } = broken;
+        let culprit = self.control.culprit(peer);
+        match error {
+            // The memory of a process that ends is gone a moment before its sockets close.
+            error @ (LinkError::Closed | LinkError::Io(_)) => {
+                if let Some(failure) = self.told_or_lost(peer, &step) {
+                    return failure;
+                }
+                let cause = match error {
+                    LinkError::Io(error) => {
+                        return self.link_failure(peer, error.to_string(), Some(step));
+                    }
+                    _ if self.control.has_left(peer) => "it left the group",
+                    _ => "it closed the connection",
+                };
+                self.lost(culprit, cause.to_owned(), Some(step))
+            }
+            LinkError::Mismatch { ours, theirs } => Box::new(Failure::OperationMismatch {
+                culprit,
+                ours: ours.to_string(),
+                theirs: theirs.to_string(),
+                step: Some(step),
+                reported_by: self.rank,
+            }),
+            error @ LinkError::Corrupt { .. } => {
+                self.link_failure(peer, error.to_string(), Some(step))
+            }
+        }
+    }
+
+    /// What the control connections say of a failure at `step`, within half a second; nothing once `peer` has left as it should.
+    fn told_or_lost(&mut self, peer: Rank, step: &StepName) -> Option<Box<Failure>> {
+        let deadline = Instant::now() + self.options.timeout.min(Duration::from_secs(1)) / 2;
+        while let Some(left) = crate::frame::remaining(deadline) {
+            match self.control.listen() {
+                Some(Notice::Told(failure)) => return Some(Box::new(failure)),
+                Some(Notice::Lost { culprit, cause }) => {
+                    return Some(self.lost(culprit, cause, Some(step.clone())));
+                }
+                None if self.control.has_left(peer) => break,
+                None => {}
+            }
+            let descriptors = self.control.descriptors();
+            self.waiter.sleep(descriptors, std::iter::empty(), left);
+        }
+        None
+    }
+}
+
+/// How long nothing has moved, and what was said about it.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// Between two signs of life; a rank is silent after three.
+    pub(super) interval: Duration,
+    since: Option<Instant>,
+    said: Option<(Instant, Rank)>,
+}
+
+impl Patience {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { interval: timeout / 16, since: None, said: None }
+    }
+
+    pub(super) fn renew(&mut self) {
+        self.since = None;
+    }
+
+    fn waited(&mut self) -> Duration {
+        self.since.get_or_insert_with(Instant::now).elapsed()
+    }
+
+    /// Whether it is time to name `suspect`: a new one at once, so that it travels fast along a chain of ranks that wait.
+    fn should_say(&mut self, suspect: Rank) -> bool {
+        let due = match self.said {
+            Some((at, said)) => said != suspect || at.elapsed() >= self.interval,
+            None => true,
+        };
+        if due {
+            self.said = Some((Instant::now(), suspect));
+        }
+        due
+    }
+}
