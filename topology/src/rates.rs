@@ -5,7 +5,7 @@
 //! standards and vendors' data sheets. *Measured* starts from effective and corrects what is known to be off.
 
 use crate::snapshot::{GpuLinkKind, PcieLink};
-use crate::{Bandwidth, CpuArch, CpuModel, RateModel};
+use crate::{Bandwidth, CpuArch, CpuModel, Gpu, RateModel};
 
 /// A rate, and what had to be assumed to name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,27 +24,36 @@ const fn assumed(kbps: u64, what: &'static str) -> Rate {
     Rate { bandwidth: Bandwidth::from_kbps(kbps), assumed: Some(what) }
 }
 
+/// What decides the rate of a GPU's links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuArch<'a> {
+    /// Ten times NVIDIA's compute capability: 90 for 9.0.
+    pub compute_capability: Option<u32>,
+    /// AMD's name of the architecture: `gfx942`.
+    pub gfx: Option<&'a str>,
+}
+
+impl<'a> From<&'a Gpu> for GpuArch<'a> {
+    fn from(gpu: &'a Gpu) -> Self {
+        Self { compute_capability: gpu.compute_capability, gfx: gpu.gfx.as_deref() }
+    }
+}
+
 /// One NVLink or xGMI link of a GPU.
 ///
-/// `compute_capability` is ten times NVIDIA's (90 for 9.0); AMD GPUs are told by `kind`. `stated` is the rate the
-/// source itself gives, a wire rate, used under [`RateModel::Nominal`].
+/// `stated` is the rate the source itself gives, a wire rate, used under [`RateModel::Nominal`].
 #[must_use]
 pub fn gpu_link(
     kind: GpuLinkKind,
-    compute_capability: Option<u32>,
+    arch: GpuArch<'_>,
     stated: Option<Bandwidth>,
     model: RateModel,
 ) -> Rate {
     if let (RateModel::Nominal, Some(bandwidth)) = (model, stated) {
         return Rate { bandwidth, assumed: None };
     }
-    match (kind, compute_capability, model == RateModel::Nominal) {
-        // RCCL's topo.h: 24 for Vega, 36 for gfx90a, 48 for gfx94x and gfx95x; wire rates from AMD's data sheets
-        // (MI100 46, MI200 50, MI300 64 GB/s per direction). Sources carry no gfx number in this field.
-        (GpuLinkKind::Xgmi, _, false) => {
-            assumed(36_000_000, "xGMI link rate of an MI200 (36 GB/s effective)")
-        }
-        (GpuLinkKind::Xgmi, _, true) => assumed(50_000_000, "xGMI link rate of an MI200 (50 GB/s)"),
+    match (kind, arch.compute_capability, model == RateModel::Nominal) {
+        (GpuLinkKind::Xgmi, _, nominal) => xgmi(arch.gfx, nominal),
         (GpuLinkKind::NvLink, Some(cc), false) => told(match cc {
             100.. => 40_100_000,
             90.. => 20_600_000,
@@ -65,6 +74,24 @@ pub fn gpu_link(
         (GpuLinkKind::NvLink, None, true) => {
             assumed(25_000_000, "NVLink 2 to 4 rate (25 GB/s a link)")
         }
+    }
+}
+
+/// Effective rates are RCCL's (`src/graph/topo.h`: Vega, MI200, gfx94x, gfx95x). Wire rates are those of 16 lanes at the transfer rate of
+/// the generation: 23 GT/s on MI50 to MI100, 25 on MI200 (AMD's pages on the architecture of MI100 and MI250), 32 from MI300 on (the
+/// kernel's `amdgpu_xgmi.h`).
+fn xgmi(gfx: Option<&str>, nominal: bool) -> Rate {
+    let rates = match gfx {
+        Some(gfx) if gfx.starts_with("gfx94") || gfx.starts_with("gfx95") => Some((48, 64)),
+        Some("gfx90a") => Some((36, 50)),
+        Some(gfx) if gfx.starts_with("gfx90") => Some((24, 46)),
+        _ => None,
+    };
+    match (rates, nominal) {
+        (Some((effective, _)), false) => told(effective * 1_000_000),
+        (Some((_, wire)), true) => told(wire * 1_000_000),
+        (None, false) => assumed(36_000_000, "xGMI link rate of an MI200 (36 GB/s effective)"),
+        (None, true) => assumed(50_000_000, "xGMI link rate of an MI200 (50 GB/s)"),
     }
 }
 
@@ -190,7 +217,10 @@ mod tests {
 
     #[test]
     fn nvlink() {
-        let nvlink = |cc, model| gpu_link(GpuLinkKind::NvLink, cc, None, model);
+        let nvlink = |compute_capability, model| {
+            let arch = GpuArch { compute_capability, gfx: None };
+            gpu_link(GpuLinkKind::NvLink, arch, None, model)
+        };
         check(nvlink(Some(60), RateModel::Effective), "18", false);
         check(nvlink(Some(70), RateModel::Effective), "20", false);
         check(nvlink(Some(80), RateModel::Effective), "20", false);
@@ -199,6 +229,19 @@ mod tests {
         check(nvlink(Some(103), RateModel::Effective), "40.1", false);
         check(nvlink(Some(70), RateModel::Nominal), "25", false);
         check(nvlink(None, RateModel::Effective), "20", true);
+    }
+
+    #[test]
+    fn xgmi_by_architecture() {
+        let xgmi = |gfx, model| {
+            gpu_link(GpuLinkKind::Xgmi, GpuArch { compute_capability: None, gfx }, None, model)
+        };
+        check(xgmi(Some("gfx942"), RateModel::Effective), "48", false);
+        check(xgmi(Some("gfx950"), RateModel::Nominal), "64", false);
+        check(xgmi(Some("gfx90a"), RateModel::Effective), "36", false);
+        check(xgmi(Some("gfx908"), RateModel::Nominal), "46", false);
+        check(xgmi(Some("gfx1100"), RateModel::Effective), "36", true);
+        check(xgmi(None, RateModel::Nominal), "50", true);
     }
 
     #[test]

@@ -182,7 +182,8 @@ pub(super) fn free_address(stated: BusId, used: impl Fn(BusId) -> bool) -> Optio
 }
 
 /// Compute capability times ten of an NVIDIA GPU by its PCI device id: blocks of ids belong to one chip each (PCI ID
-/// registry: GP100, GV100, Turing, GA100, GA10x, AD10x, GH100, GB100, GB110, GB20x).
+/// registry and the list of products in NVIDIA's open kernel modules, `g_nv_name_released.h`: GP100, GP10x, GV100, Turing, GA100,
+/// GA10x, GH100, AD10x, GB100, GB110, GB20x). It decides the generation of NVLink, and so its rate.
 pub(super) fn compute_capability(vendor: Option<u16>, device: Option<u16>) -> Option<u32> {
     if vendor != Some(NVIDIA) {
         return None;

@@ -186,7 +186,7 @@ fn add_gpu_links(
 }
 
 fn links_rate(builder: &mut Builder, host: HostId, gpu: &Gpu, links: &GpuLinks) -> Bandwidth {
-    let rate = rates::gpu_link(links.kind, gpu.compute_capability, links.rate, builder.rates);
+    let rate = rates::gpu_link(links.kind, gpu.into(), links.rate, builder.rates);
     builder.take(host, "GPU links", rate) * u64::from(links.count)
 }
 

@@ -271,7 +271,8 @@ fn gpu_links(
         let most = gpus.iter().map(|(b, _)| links(*a, *b)).max().unwrap_or(0);
         // 18 links a GPU is what Hopper and Blackwell have; the slower of both is taken.
         let generation = capability.or_else(|| (most == 18).then_some(90));
-        let rate = rates::gpu_link(told, generation, None, builder.rates);
+        let arch = rates::GpuArch { compute_capability: generation, gfx: None };
+        let rate = rates::gpu_link(told, arch, None, builder.rates);
         let each = if most > 0 { builder.take(host, word, rate) } else { rate.bandwidth };
         let link = |count: u32| Link {
             kind,

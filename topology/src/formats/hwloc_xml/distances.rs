@@ -29,7 +29,8 @@ pub(super) struct Bandwidths {
     values: Vec<u64>,
 }
 
-/// What hwloc reports for one xGMI link, in MB/s.
+/// One xGMI link in MB/s: 16 lanes at 25 GT/s (AMD's page on the architecture of MI250). hwloc itself writes one constant, 100000, for
+/// every pair that xGMI joins, whatever the generation (`topology-rsmi.c`), so counts made of it are no more than that.
 const XGMI_LINK: u64 = 50_000;
 
 impl Reader<'_> {
@@ -182,8 +183,7 @@ impl Reader<'_> {
 
 /// Wire rate of one NVLink of a GPU, by its generation.
 fn nvlink_mbps(gpu: &Gpu) -> u64 {
-    let rate =
-        rates::gpu_link(GpuLinkKind::NvLink, gpu.compute_capability, None, RateModel::Nominal);
+    let rate = rates::gpu_link(GpuLinkKind::NvLink, gpu.into(), None, RateModel::Nominal);
     rate.bandwidth.kbps() / 1000
 }
 

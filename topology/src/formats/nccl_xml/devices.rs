@@ -28,6 +28,7 @@ impl Reader<'_> {
         let dev = self.index(node, "dev")?;
         let mut gpu = new_gpu(bus_id, numa_node);
         gpu.name = node.attribute("gcn").map(values::gcn_name).map(|name| excerpt(&name));
+        gpu.gfx.clone_from(&gpu.name);
         // RCCL's `sm` is a count of compute units, not a capability.
         if gpu.name.is_none() {
             gpu.compute_capability = self.index(node, "sm")?.filter(|sm| *sm > 0);
