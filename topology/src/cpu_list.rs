@@ -49,6 +49,19 @@ impl CpuList {
         Ok(Self(cpus))
     }
 
+    /// In the kernel's mask form, as [`from_mask`](Self::from_mask) takes it.
+    #[must_use]
+    pub fn to_mask(&self) -> String {
+        let words = self.0.last().map_or(1, |last| last / 32 + 1);
+        let word = |at: u32| {
+            let cpus = self.0.range(at * 32..(at + 1) * 32);
+            cpus.fold(0_u32, |bits, cpu| bits | 1 << (cpu % 32))
+        };
+        let words: Vec<String> =
+            (0..words).rev().map(|at| alloc::format!("{:08x}", word(at))).collect();
+        words.join(",")
+    }
+
     /// Whether a CPU is in it.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
@@ -164,6 +177,7 @@ mod tests {
         #[test]
         fn round_trip(cpus in proptest::collection::btree_set(0u32..4096, 0..60)) {
             let list = CpuList::from_cpus(cpus);
+            prop_assert_eq!(&CpuList::from_mask(&list.to_mask()).unwrap(), &list);
             prop_assert_eq!(list.to_string().parse::<CpuList>().unwrap(), list);
         }
 

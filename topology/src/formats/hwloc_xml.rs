@@ -28,9 +28,10 @@ use roxmltree::Node;
 use self::objects::{OsDevice, Part};
 use super::ReadError;
 use super::pci_tree::{Tree, compute_capability};
-use super::text::{excerpt, fault, some_of};
+use super::text::{excerpt, fault};
 use super::xml::Markup;
 use crate::snapshot::{Gpu, HostFacts, LinkLayer, Nic, NicRole, NumaNode, Source};
+use crate::words::some_of;
 use crate::{BusId, CpuArch, CpuList, CpuModel, Fault, GpuIndex, Snapshot};
 
 const FORMAT: &str = "hwloc XML";
@@ -159,7 +160,8 @@ impl<'a> Reader<'a> {
                     .into(),
             );
         }
-        let names = |ids: &[BusId]| some_of(ids.iter().map(ToString::to_string).collect());
+        let names =
+            |ids: &[BusId]| some_of(&ids.iter().map(ToString::to_string).collect::<Vec<_>>());
         if !self.bridges_left_out.is_empty() {
             let error = format!(
                 "the bridges above are not recorded, so paths may be shorter than they seem: {}",

@@ -23,8 +23,9 @@ use alloc::vec::Vec;
 
 use super::ReadError;
 use super::pci_tree::{Tree, compute_capability};
-use super::text::{fault, some_of};
+use super::text::fault;
 use crate::snapshot::{Gpu, LinkLayer, Nic, NumaNode, Source};
+use crate::words::some_of;
 use crate::{BusId, GpuIndex, Snapshot};
 
 pub(super) use tree::is_tree_line;
@@ -105,7 +106,7 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
         .filter_map(|gpu| gpu.bus_id.map(|id| id.to_string()))
         .collect();
     if !no_node.is_empty() {
-        let error = format!("NUMA node not told: {}", some_of(no_node));
+        let error = format!("NUMA node not told: {}", some_of(&no_node));
         snapshot.faults.push(fault(READER, listing.line, error));
     }
     Ok(snapshot)

@@ -17,10 +17,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::text::{excerpt, fault, some_of};
+use super::text::{excerpt, fault};
 use super::{DEVICE_LIMIT, ReadError};
 use crate::matrix::{Cell, Matrix};
 use crate::snapshot::{Gpu, NumaNode, Source};
+use crate::words::some_of;
 use crate::{BusId, GpuIndex, PathType, Snapshot};
 
 const FORMAT: &str = "rocm-smi or amd-smi topology";
@@ -138,7 +139,7 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
         })
         .collect();
     if !unread.is_empty() {
-        missing(format!("what joins them is not told: {}", some_of(unread)));
+        missing(format!("what joins them is not told: {}", some_of(&unread)));
     }
     for (place, name) in (0..).zip(&tables.names) {
         let index = match name {

@@ -39,15 +39,6 @@ pub(super) fn excerpt(text: &str) -> String {
     short
 }
 
-/// The first few of a list, and how many more there are.
-pub(super) fn some_of(mut list: Vec<String>) -> String {
-    const MOST: usize = 8;
-    let more = list.len().saturating_sub(MOST);
-    list.truncate(MOST);
-    let list = list.join(", ");
-    if more == 0 { list } else { format!("{list} and {more} more") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

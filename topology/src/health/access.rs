@@ -10,8 +10,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::Examination;
-use super::device::{Devices, component, gpu_name, nic_name, some_of};
+use super::device::{Devices, component, gpu_name, nic_name};
 use crate::snapshot::{IommuDomain, PciDevice, PciKind};
+use crate::words::some_of;
 use crate::{BusId, Severity};
 
 pub(super) fn examine(devices: &Devices<'_>, found: &mut Examination) {

@@ -116,15 +116,6 @@ pub(super) fn nic_name(nic: &Nic) -> String {
     }
 }
 
-/// A list for people: the first few, and how many more.
-pub(super) fn some_of(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    match names.len() {
-        n if n > SHOWN => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
-        _ => names.join(", "),
-    }
-}
-
 /// One component for one or several devices.
 pub(super) fn component(what: &str, names: &[String]) -> String {
     match names {

@@ -8,9 +8,10 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::Examination;
-use super::device::{Devices, component, nic_name, some_of};
+use super::device::{Devices, component, nic_name};
 use crate::Severity;
 use crate::snapshot::{Gpu, GpuDirectFacts, Nic, Snapshot};
+use crate::words::some_of;
 
 /// The way a NIC reaches GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -6,8 +6,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Examination;
-use super::device::{Devices, component, gpu_name, some_of};
+use super::device::{Devices, component, gpu_name};
 use crate::snapshot::{LinkPeer, PeerAccess, PeerStatus};
+use crate::words::some_of;
 use crate::{Gpu, GpuIndex, Severity};
 
 pub(super) fn examine(devices: &Devices<'_>, found: &mut Examination) {

@@ -11,6 +11,7 @@ use crate::formats::{ReadError, pci_tree, text};
 use crate::snapshot::{
     GpuLinkKind, GpuLinks, LinkPeer, NumaNode, PciDevice, PciKind, Snapshot, Source,
 };
+use crate::words::some_of;
 use crate::{BusId, Fault, Gpu, GpuIndex, Nic};
 
 pub(super) fn fault(line: usize, error: String) -> Fault {
@@ -194,10 +195,7 @@ impl Host {
             };
         }
         if !numbered.is_empty() {
-            self.fault(
-                0,
-                format!("dev not told, numbered by PCI address: {}", text::some_of(numbered)),
-            );
+            self.fault(0, format!("dev not told, numbered by PCI address: {}", some_of(&numbered)));
         }
         let gpus: BTreeSet<BusId> = pending.iter().filter_map(|gpu| gpu.gpu.bus_id).collect();
         let mut finished = Vec::with_capacity(pending.len());
@@ -302,5 +300,5 @@ fn order(peer: &LinkPeer) -> Order {
 
 /// Addresses in a message; the first few where there are many.
 fn names(ids: impl Iterator<Item = BusId>) -> String {
-    text::some_of(ids.map(|id| id.to_string()).collect())
+    some_of(&ids.map(|id| id.to_string()).collect::<Vec<_>>())
 }

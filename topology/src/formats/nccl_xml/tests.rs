@@ -138,7 +138,7 @@ fn rails_planes_parts_and_direct_links_are_kept() {
 
 /// Row 5 of the field cases: in a VM the kernel knows neither rate nor width.
 #[test]
-fn field_case_05_link_speed_and_width_empty() {
+fn field_case_005_link_speed_and_width_empty() {
     for (speed, width) in [("", ""), ("Unknown", "0"), ("Unknown speed", "255")] {
         let text = PAIR.replace(
             "\"16.0 GT/s PCIe\" link_width=\"8\"",

@@ -94,7 +94,7 @@ fn a_whole_paste() {
 
 /// Row 11 of the field cases: affinity columns without a value.
 #[test]
-fn field_case_11_affinities_not_applicable() {
+fn field_case_011_affinities_not_applicable() {
     for text in [
         "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tN/A\tN/A\n",
         "        GPU0    CPU Affinity    NUMA Affinity   GPU NUMA ID\nGPU0     X      N/A     N/A             N/A\n",
@@ -110,7 +110,7 @@ fn field_case_11_affinities_not_applicable() {
 
 /// Row 12 of the field cases: underlined headers even in a pipe, tabs or spaces, NIC names as headers, `SOC`.
 #[test]
-fn field_case_12_every_era_of_header() {
+fn field_case_012_every_era_of_header() {
     check_same(&FULL.replacen("\tGPU0", "\t\u{1b}[4mGPU0", 1).replacen(
         "GPU NUMA ID",
         "GPU NUMA ID\u{1b}[0m",
