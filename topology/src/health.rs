@@ -20,9 +20,11 @@ mod access;
 mod against;
 mod device;
 mod fabric;
+mod fabrics;
 mod gpu_links;
 mod gpudirect;
 mod host;
+mod launcher;
 mod nic;
 mod numa;
 mod pcie;
@@ -32,7 +34,9 @@ mod roce;
 mod tests;
 
 pub use against::{Difference, differences};
+pub use fabrics::{Fabric, FabricVerdict, fabrics};
 pub use gpudirect::{GpuDirect, GpuDirectPath, gpudirect};
+pub use launcher::{Launcher, UnknownLauncher, launcher};
 
 use device::Devices;
 
@@ -101,6 +105,12 @@ impl Examination {
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.faulty || !self.unchecked.is_empty()
+    }
+
+    /// Adds findings of other examiners.
+    pub fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(findings);
+        self.findings.sort_by(worst_first);
     }
 
     /// Joins that of another host; devices of several hosts carry the host's number.

@@ -45,7 +45,7 @@ fn flat(devices: &Devices<'_>, found: &mut Examination) {
             Severity::Info,
             "host",
             format!("a virtual machine with all {count} GPUs and NICs on the root bus: their distances are not known"),
-            "give jobs a topology file made from the host below (NCCL_TOPO_FILE), with bus ids of the guest",
+            "give jobs a file made on the host below, with the guest's addresses: topoctl export --format nccl-topo --for-vm --map PAIRS, then NCCL_TOPO_FILE",
         );
     }
 }

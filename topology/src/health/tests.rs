@@ -797,9 +797,9 @@ fn field_case_j2_completed_is_no_fabric() {
     });
 }
 
-/// Unknown never equals unknown (torchcomms#2482, NeMo-RL#2924).
+/// Unknown never equals unknown (torchcomms#2482).
 #[test]
-fn field_case_j3_j4_unknown_never_equals_unknown() {
+fn field_case_j3_unknown_never_equals_unknown() {
     let unknown = GpuFabric { cluster: None, ..registered(7) };
     let (a, b) = (unknown.domain(), unknown.domain());
     assert!(a.is_none() && b.is_none());
@@ -807,6 +807,45 @@ fn field_case_j3_j4_unknown_never_equals_unknown() {
         |a: Option<(&str, u32)>, b: Option<(&str, u32)>| a.zip(b).is_some_and(|(a, b)| a == b);
     assert!(!same(a, b));
     assert!(same(registered(7).domain(), registered(7).domain()));
+}
+
+/// "unknown" is no domain of its own that others could differ from or join (NeMo-RL#2924).
+#[test]
+fn field_case_j4_unknown_is_no_domain() {
+    let one_unknown =
+        rack(|gpu| GpuFabric { cluster: (gpu != 0).then(|| "5a5a".into()), ..registered(7) });
+    finds(one_unknown, "fabric-clique-unknown", "GPU0", Status::Degraded);
+}
+
+/// What works over NVLink says nothing of the network behind it: each has a verdict of its own (aicr#640).
+#[test]
+fn field_case_j6_a_verdict_for_each_fabric() {
+    let verdicts = |change: &dyn Fn(&mut Snapshot)| -> Vec<(Fabric, usize, Status)> {
+        let mut snapshot = healthy();
+        rack(|_| registered(7))(&mut snapshot);
+        change(&mut snapshot);
+        let found = judge(&snapshot);
+        fabrics(&snapshot, &found).into_iter().map(|v| (v.fabric, v.ends, v.status)).collect()
+    };
+    use Fabric::{GpuLinks, Infiniband, NvLinkRack, OtherRdma};
+    let rest = [(GpuLinks, 4, Status::Ok), (NvLinkRack, 4, Status::Ok)];
+    let with = |network: (Fabric, usize, Status)| [&rest[..], &[network]].concat();
+    assert_eq!(verdicts(&|_| {}), with((Infiniband, 1, Status::Ok)));
+    let down = |s: &mut Snapshot| s.nics[0].up = Some(false);
+    assert_eq!(verdicts(&down), with((Infiniband, 1, Status::Degraded)));
+    // A network that nothing is known of does not pass because NVLink does.
+    let efa = |s: &mut Snapshot| {
+        s.nics[0].link_layer = None;
+        s.nics[0].up = None;
+    };
+    assert_eq!(verdicts(&efa), with((OtherRdma, 1, Status::Unknown)));
+    // And the other way round.
+    let no_channel = |s: &mut Snapshot| {
+        s.host.imex = Some(Imex { channels: Some(0), peers: None, service_masked: None });
+    };
+    let expect =
+        [(GpuLinks, 4, Status::Ok), (NvLinkRack, 4, Status::Degraded), (Infiniband, 1, Status::Ok)];
+    assert_eq!(verdicts(&no_channel), expect);
 }
 
 /// What memory of other hosts needs on this one (dra-driver-nvidia-gpu#524).
