@@ -36,8 +36,8 @@ pub struct Composed {
     pub reduce: Option<Forest>,
     /// No forest moves more.
     pub ceiling: Fraction,
-    /// No schedule moves more; `None` for all-reduce, where something other than trees might.
-    pub proof: Option<Proof>,
+    /// No schedule moves more. For all-reduce that is the ceiling wherever every way has an equal way back.
+    pub proof: Proof,
 }
 
 /// A bound with what proves it.
@@ -45,7 +45,7 @@ pub struct Composed {
 pub struct Proof {
     /// Total data of the collective per second.
     pub algbw: Fraction,
-    /// Edges that every plan this fast fills; empty where a cut proves it.
+    /// Edges of the network that every plan this fast fills; empty where a cut proves it.
     pub limits: Vec<FlowEdge>,
 }
 
@@ -120,7 +120,7 @@ impl Composer {
         let solution = self.solve(Aim::ReduceAndSpread, Some(most))?;
         let solved = Solved { composer: self, solution: &solution };
         let reduce = solved.forest(&|column| column.up.clone());
-        Some(Composed { reduce: Some(reduce), proof: None, ..solved.spread() })
+        Some(Composed { reduce: Some(reduce), ..solved.spread() })
     }
 
     /// What each root may spread as far as cuts tell.
@@ -143,10 +143,12 @@ impl Composer {
             Aim::EqualShards => self.network.graph.ranks,
             Aim::ReduceAndSpread => self.symmetry.order(),
         };
+        let served = Fraction::of(count(served), 1);
         let cut = enough.map(|rate| (rate, Vec::new()));
         let (rate, limits) = cut.into_iter().chain(mixture.proof).min_by_key(|(rate, _)| *rate)?;
-        let proof = Proof { algbw: rate * Fraction::of(count(served), 1), limits };
-        Some(Solution { columns: mixture.columns, rounded, proof })
+        let proof = Proof { algbw: rate * served, limits };
+        let ceiling = enough.into_iter().chain(mixture.ceiling).min()? * served;
+        Some(Solution { columns: mixture.columns, rounded, ceiling, proof })
     }
 }
 
@@ -154,10 +156,8 @@ impl Composed {
     /// The same backwards, for the network turned round.
     fn reversed(self) -> Self {
         let back = |e: &FlowEdge| FlowEdge { from: e.to, to: e.from, capacity: e.capacity };
-        let proof = self
-            .proof
-            .map(|proof| Proof { limits: proof.limits.iter().map(back).collect(), ..proof });
-        Self { forest: self.forest.reversed(), proof, ..self }
+        let limits = self.proof.limits.iter().map(back).collect();
+        Self { forest: self.forest.reversed(), proof: Proof { limits, ..self.proof }, ..self }
     }
 }
 
@@ -166,6 +166,7 @@ impl Composed {
 struct Solution {
     columns: Vec<Column>,
     rounded: Rounded,
+    ceiling: Fraction,
     proof: Proof,
 }
 
@@ -179,8 +180,8 @@ impl Solved<'_> {
     /// The trees as they are.
     fn spread(&self) -> Composed {
         let forest = self.forest(&|column| column.down.clone());
-        let ceiling = self.solution.proof.algbw;
-        Composed { forest, reduce: None, ceiling, proof: Some(self.solution.proof.clone()) }
+        let Solution { ceiling, proof, .. } = self.solution;
+        Composed { forest, reduce: None, ceiling: *ceiling, proof: proof.clone() }
     }
 
     /// The trees in the mirror: towards their roots.
@@ -189,9 +190,8 @@ impl Solved<'_> {
         let forest = self.forest(&|column| mirrored(&column.down, mirror));
         let back = |e: &FlowEdge| FlowEdge { from: mirror[e.to], to: mirror[e.from], ..*e };
         let limits = self.solution.proof.limits.iter().map(back).collect();
-        let ceiling = self.solution.proof.algbw;
-        let proof = Some(Proof { algbw: ceiling, limits });
-        Some(Composed { forest, reduce: None, ceiling, proof })
+        let proof = Proof { algbw: self.solution.proof.algbw, limits };
+        Some(Composed { forest, reduce: None, ceiling: self.solution.ceiling, proof })
     }
 
     /// The images of all trees.
@@ -376,6 +376,8 @@ mod tests {
         let most = bound::all_reduce(g).unwrap().algbw;
         let found = composer.all_reduce(most).unwrap();
         certify_reduction(g, &found, most);
+        // What trees reach is proved the best by any schedule where ways have equal ways back.
+        assert!(composer.mirror.is_none() || found.proof.algbw == found.ceiling);
         assert!(
             found.forest.algbw >= most * Fraction::of(percent, 100),
             "{} of {most}",
@@ -387,7 +389,8 @@ mod tests {
         let reduce = found.reduce.as_ref().unwrap();
         certify(g, &found.forest, false);
         certify(g, reduce, true);
-        assert!(found.forest.algbw <= most);
+        assert!(found.forest.algbw <= found.ceiling && found.ceiling <= most);
+        assert!(found.proof.algbw <= most && found.ceiling <= found.proof.algbw);
         let mut loads = found.forest.loads();
         for (edge, load) in reduce.loads() {
             let sum = loads.entry(edge).or_insert(Fraction::ZERO);
@@ -454,6 +457,10 @@ mod tests {
             let bound = bound::all_gather(&whole).unwrap().algbw;
             prop_assert!(found.forest.algbw <= bound);
             prop_assert!(found.forest.algbw >= bound * Fraction::of(98, 100), "{} of {}", found.forest.algbw, bound);
+            let most = bound::all_reduce(&whole).unwrap().algbw;
+            let found = composer.all_reduce(most).unwrap();
+            certify_reduction(&whole, &found, most);
+            prop_assert!(!whole.is_symmetric() || found.proof.algbw == found.ceiling);
             let most = bound::all_reduce(&whole).unwrap().algbw;
             certify_reduction(&whole, &composer.all_reduce(most).unwrap(), most);
         }

@@ -86,9 +86,7 @@ impl<'a> ForestChannels<'a> {
             }
             _ => return None,
         };
-        if let Some(proof) = &composed.proof {
-            self.proofs.insert(collective, proof.clone());
-        }
+        self.proofs.insert(collective, composed.proof.clone());
         if composed.is_near() {
             return Some(channels_of(model, &composed));
         }

@@ -36,6 +36,22 @@ impl HopCosts {
         turned
     }
 
+    /// Cost of the cheapest tree that joins all where either direction of a hop will do; saturates. Prim's algorithm.
+    pub(super) fn cheapest_undirected(&self) -> u64 {
+        let either = |a: usize, b: usize| self.at(a, b).min(self.at(b, a));
+        let mut nearest: Vec<u64> = (0..self.n).map(|v| either(0, v)).collect();
+        let mut left: Vec<usize> = (1..self.n).collect();
+        let mut total = 0_u64;
+        while let Some(place) = (0..left.len()).min_by_key(|&i| nearest[left[i]]) {
+            let joined = left.swap_remove(place);
+            total = total.saturating_add(nearest[joined]);
+            for &v in &left {
+                nearest[v] = nearest[v].min(either(joined, v));
+            }
+        }
+        total
+    }
+
     /// What a tree costs.
     pub(super) fn total(&self, parents: &[Option<usize>]) -> u64 {
         let hops = parents.iter().enumerate().filter_map(|(v, up)| up.map(|up| self.at(up, v)));
@@ -235,6 +251,59 @@ mod tests {
             }
             false
         })
+    }
+
+    /// The least total of any sequence of hops after which all of four ranks know what each knew; a sender tells all it knows.
+    fn cheapest_exchange(costs: &HopCosts) -> u64 {
+        let start = (0..4).map(|v| 1_u16 << (5 * v)).sum::<u16>();
+        let mut least = vec![u64::MAX; 1 << 16];
+        let mut queue = std::collections::BinaryHeap::from([std::cmp::Reverse((0, start))]);
+        least[usize::from(start)] = 0;
+        while let Some(std::cmp::Reverse((cost, state))) = queue.pop() {
+            if state == u16::MAX {
+                return cost;
+            }
+            if cost > least[usize::from(state)] {
+                continue;
+            }
+            for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
+                let next = state | (state >> (4 * from) & 15) << (4 * to);
+                let sum = cost.saturating_add(costs.at(from, to));
+                if next != state && sum < least[usize::from(next)] {
+                    least[usize::from(next)] = sum;
+                    queue.push(std::cmp::Reverse((sum, next)));
+                }
+            }
+        }
+        u64::MAX
+    }
+
+    #[test]
+    fn whoever_sends_an_exchange_takes_a_tree_twice() {
+        let same = costs(4, &[1; 16]);
+        assert_eq!((same.cheapest_undirected(), cheapest_exchange(&same)), (3, 6));
+        // Pairs joined well, and badly with each other.
+        let far = [0, 1, 7, 7, 1, 0, 7, 7, 7, 7, 0, 1, 7, 7, 1, 0];
+        assert_eq!(
+            (costs(4, &far).cheapest_undirected(), cheapest_exchange(&costs(4, &far))),
+            (9, 18)
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// No order of hops is cheaper than the cheapest tree there and back, and where both directions cost the same one costs as much.
+        #[test]
+        fn no_exchange_is_cheaper(entries in proptest::collection::vec(1_u64..20, 16), equal: bool) {
+            let mut costs = costs(4, &entries);
+            if equal {
+                let turned = costs.turned();
+                (0..16).for_each(|i| costs.set(i / 4, i % 4, costs.at(i / 4, i % 4).min(turned.at(i / 4, i % 4))));
+            }
+            let (bound, found) = (2 * costs.cheapest_undirected(), cheapest_exchange(&costs));
+            prop_assert!(bound <= found && (!equal || bound == found), "{} of {}", bound, found);
+        }
     }
 
     proptest! {

@@ -9,6 +9,17 @@
 //! Prices prove a bound at the same time: whatever is sent, a shard reaches every rank by hops that contain a spanning tree, so
 //! it takes at least the cheapest tree's worth of links, of which there is only so much. Prices are rounded to integers for that, so the bound
 //! is exact whatever the program's rounding.
+//!
+//! An all-reduce need not run along trees: ranks may exchange sums in any order. For every element, though, and any p groups of the ranks, the first
+//! group that holds the whole sum has heard of p-1 others, and p-1 others hear of it later: 2(p-1) hops from group to group, whoever
+//! sends them. Let price t divide the ranks in p(t) groups that hops cheaper than t join. A hop from u to v costs at least
+//! as much as the range of t in which it leads from group to group, so
+//!
+//! ```text
+//!   worth of links for an element  ≥  ∫ 2 (p(t) - 1) dt  =  2 · the cheapest spanning tree of min(cost(u, v), cost(v, u))
+//! ```
+//!
+//! Where every way has an equal way back that is what the best trees up and down cost, so what trees reach is the best there is.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -55,7 +66,9 @@ pub(super) struct Mixture {
     pub(super) columns: Vec<Column>,
     /// By column, in no particular unit.
     pub(super) rates: Vec<f64>,
-    /// No trees reach more (per root for equal shards, over all roots of a kind else), and the edges whose prices prove it.
+    /// No trees reach more, per root for equal shards, over all roots of a kind else.
+    pub(super) ceiling: Option<Fraction>,
+    /// Nor does anything else, and the edges whose prices prove it.
     pub(super) proof: Option<(Fraction, Vec<FlowEdge>)>,
 }
 
@@ -71,9 +84,10 @@ pub(super) struct Program<'a> {
     orbits: Vec<(u64, u64)>,
     inverses: Vec<Vec<usize>>,
     columns: Vec<Column>,
+    /// On what trees reach.
     bound: Option<Fraction>,
-    /// By orbit, the prices that prove it.
-    proof: Vec<u64>,
+    /// On what any schedule reaches, and by orbit the prices that prove it.
+    proof: Option<(Fraction, Vec<u64>)>,
 }
 
 /// Rounds of adding trees.
@@ -115,7 +129,7 @@ impl<'a> Program<'a> {
             inverses,
             columns: Vec::new(),
             bound: None,
-            proof: Vec::new(),
+            proof: None,
         }
     }
 
@@ -159,14 +173,21 @@ impl<'a> Program<'a> {
         let best = best?;
         let rates = self.lowest(best, scale)?;
         let columns = core::mem::take(&mut self.columns);
-        let priced = |edge: usize| {
-            let price = self.proof.get(self.orbit_of[self.network.pool_of[edge]]);
-            price.is_some_and(|&price| price > 0)
+        let proof = self.proof.as_ref().map(|(bound, prices)| (*bound, self.limits(prices)));
+        let ceiling = self.bound;
+        Some((self, Mixture { columns, rates, ceiling, proof }))
+    }
+
+    /// The edges with a price, or whose mirror images have one where reducing mirrors spreading.
+    fn limits(&self, prices: &[u64]) -> Vec<FlowEdge> {
+        let graph = &self.network.graph;
+        let price = |edge: usize| prices[self.orbit_of[self.network.pool_of[edge]]];
+        let mirror = self.mirror.filter(|_| self.aim == Aim::ReduceAndSpread);
+        let priced = |(i, e): &(usize, &FlowEdge)| {
+            let back = mirror.and_then(|m| self.network.edge(m[e.to], m[e.from]));
+            price(*i) > 0 || back.is_some_and(|back| price(back) > 0)
         };
-        let edges = self.network.graph.edges.iter().enumerate();
-        let limits = edges.filter(|(i, _)| priced(*i)).map(|(_, e)| *e).collect();
-        let proof = self.bound.map(|bound| (bound, limits));
-        Some((self, Mixture { columns, rates, proof }))
+        graph.edges.iter().enumerate().filter(priced).map(|(_, e)| *e).collect()
     }
 
     /// A capacity that makes the program's numbers about 1.
@@ -255,7 +276,8 @@ impl<'a> Program<'a> {
             }
         }
         if all {
-            self.prove(&whole, &least);
+            let any = closure.any_schedule();
+            self.prove(&whole, &least, any);
             if let Some(prices) = simple_multiples(links) {
                 self.proved_by(&prices)?;
             }
@@ -263,21 +285,31 @@ impl<'a> Program<'a> {
         Some(added)
     }
 
-    /// The bound that integer prices prove, by the cheapest trees' costs.
-    fn prove(&mut self, prices: &[u64], least: &[u64]) {
+    /// The bounds that integer prices prove, by the cheapest trees' costs and by what `any` schedule of an all-reduce costs.
+    fn prove(&mut self, prices: &[u64], least: &[u64], any: u64) {
         let worth = prices.iter().zip(&self.orbits).try_fold(0_i128, |sum, (&y, o)| {
             sum.checked_add(i128::from(y).checked_mul(i128::from(o.1))?)
         });
-        let cost = match self.aim {
-            Aim::EqualShards => least.iter().map(|&c| i128::from(c)).sum(),
-            _ => least.iter().map(|&c| i128::from(c)).min().unwrap_or(0),
+        let (trees, any) = match self.aim {
+            Aim::EqualShards => {
+                let all = least.iter().map(|&c| i128::from(c)).sum();
+                (all, all)
+            }
+            Aim::ReduceAndSpread => {
+                let cheapest = least.iter().map(|&c| i128::from(c)).min().unwrap_or(0);
+                (cheapest, i128::from(any))
+            }
         };
-        let proved = worth.and_then(|worth| Fraction::new(worth, cost));
-        if let Some(proved) = proved
+        let of = |cost: i128| worth.and_then(|worth| Fraction::new(worth, cost));
+        if let Some(proved) = of(trees)
             && self.bound.is_none_or(|known| proved < known)
         {
             self.bound = Some(proved);
-            self.proof = prices.to_vec();
+        }
+        if let Some(proved) = of(any)
+            && self.proof.as_ref().is_none_or(|(known, _)| proved < *known)
+        {
+            self.proof = Some((proved, prices.to_vec()));
         }
     }
 
@@ -287,7 +319,8 @@ impl<'a> Program<'a> {
         for i in 0..self.roots().len() {
             least.push(self.column(&closure, i, HopCosts::cheapest)?.1);
         }
-        self.prove(prices, &least);
+        let any = closure.any_schedule();
+        self.prove(prices, &least, any);
         Some(())
     }
 
@@ -381,6 +414,13 @@ impl<'a> Closure<'a> {
         let both = program.aim == Aim::ReduceAndSpread && mirrored.is_none();
         let turned = both.then(|| costs.turned());
         Self { network, routes, costs, turned }
+    }
+
+    /// What links an element of an all-reduce takes at least, by whatever schedule.
+    fn any_schedule(&self) -> u64 {
+        // Where reducing mirrors spreading, prices of both directions are in one already.
+        let passes = if self.turned.is_some() { 2 } else { 1 };
+        passes * self.costs.cheapest_undirected()
     }
 
     /// The hops of a tree in data order.
