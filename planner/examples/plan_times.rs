@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use planner::assemble::PLANNED;
 use planner::composed::{Composed, Composer};
+use planner::concurrent_flow::ConcurrentFlow;
 use planner::forest::{self, ForestOptions};
 use planner::model::Model;
 use planner::rings::{self, RingOptions};
-use planner::{bound, concurrent_flow, pairs, weighted};
+use planner::{bound, concurrent_flow, weighted};
 use topology::plan::PlanRequest;
 use topology::{Collective, Fraction, RateModel, Snapshot, Topology, formats, lower};
 
@@ -247,8 +248,12 @@ fn stages_of(machine: &str, topology: &Topology) {
         let packing = rings::pack(graph, &RingOptions::new(model.hosts.clone()));
         format!("{}, {} steps", gbps(packing.total), packing.steps)
     });
-    timed("pairs", &mut || {
-        pairs::route(graph, |_, _| true).map_or_else(String::new, |p| format!("{} pairs", p.len()))
+    timed("ways of all-to-all", &mut || {
+        let said = |f: ConcurrentFlow| {
+            let ways: usize = f.pairs.iter().map(|pair| pair.ways.len()).sum();
+            format!("{} of {}, {ways} ways", gbps(f.algbw), gbps(f.bound.algbw))
+        };
+        concurrent_flow::solve(&model.network()).map_or_else(|e| e.to_string(), said)
     });
     let forest = |f: Result<forest::Forest, forest::ForestError>| match f {
         Ok(f) => format!("{}, height {}, {} trees", gbps(f.algbw), f.height(), f.trees.len()),

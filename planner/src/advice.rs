@@ -19,7 +19,7 @@ use topology::{
     Collective, Fraction, HostId, LinkKind, PlanRequest, Topology, VertexId, VertexKind, what_if,
 };
 
-use crate::assemble::bounds::{self, Limit};
+use crate::assemble::bounds::{self, Limit, Prover};
 use crate::model::Model;
 use crate::plan_error::PlanError;
 
@@ -79,9 +79,10 @@ pub fn single_changes(
     let collectives: Vec<Collective> = plan.collectives.keys().copied().collect();
     let mut before = BTreeMap::new();
     let mut limits = Vec::new();
+    let mut prover = Prover::new(&model);
     for &collective in &collectives {
-        if let Ok(limit) = bounds::limit(&model, collective, None) {
-            before.insert(collective, bounds::gbps(limit.algbw));
+        if let Ok(limit) = prover.limit(collective) {
+            before.insert(collective, limit.algbw);
             limits.push(limit);
         }
     }
@@ -96,13 +97,10 @@ pub fn single_changes(
         let Ok(model) = Model::new(&changed, request) else { continue };
         advice.tried += 1;
         let mut raised = BTreeMap::new();
+        let mut prover = Prover::new(&model);
         for (&collective, &now) in &before {
-            let then =
-                bounds::limit(&model, collective, None).map(|limit| bounds::gbps(limit.algbw));
-            if let Ok(then) = then
-                && then > now
-            {
-                raised.insert(collective, (now, then));
+            if let Ok(Some(limit)) = prover.limit_above(collective, now) {
+                raised.insert(collective, (bounds::gbps(now), bounds::gbps(limit.algbw)));
             }
         }
         if raised.is_empty() {

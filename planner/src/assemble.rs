@@ -23,17 +23,21 @@ use topology::{
     Topology, health, msccl, nccl_graph,
 };
 
+use crate::bound::BoundError;
 use crate::check::{self, CheckReport, Counted, CountedSet, Counter, Violation};
 use crate::cost::{self, Machine, Shape};
 use crate::forest::ForestError;
 use crate::model::Model;
 use crate::plan_error::PlanError;
 use crate::rings::{self, MAX_RINGS, RingOptions, RingPacking};
-use crate::{bound, pairs, trees};
-use forests::{ForestChannels, Proofs};
+use crate::trees;
+use bounds::{Limit, Prover};
+use exchanges::Exchange;
+use forests::ForestChannels;
 
 pub(crate) mod bounds;
 mod channels;
+mod exchanges;
 mod forests;
 mod planes;
 
@@ -57,9 +61,6 @@ const ON_RINGS: [Collective; 5] = [
     Collective::Broadcast,
     Collective::Reduce,
 ];
-
-/// Exchanges between all pairs are listed up to so many ranks: beyond it the list is larger than anyone reads.
-const MOST_PAIRED_RANKS: usize = 72;
 
 /// What can run these channels: our transport, stock NCCL through a graph file where its form can say them, MSCCL where
 /// it has enough channels and, for direct exchanges, no data passes a rank it is not for (its pairs send straight).
@@ -94,18 +95,18 @@ pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanErro
     let model = Model::new(topology, request)?;
     let mut findings = model.findings.clone();
     findings.extend(health_of(topology));
-    let (families, proofs) = families(topology, &model, &wanted, &mut findings);
+    let (families, known) = families(topology, &model, &wanted, &mut findings);
     let counter = Counter::new(topology, &model.ranks, request.links)
         .map_err(|found| refusal(wanted[0], &found))?;
     let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
     let mut assembly =
-        Assembly { topology, model: &model, families: &families, sets, proofs, findings };
+        Assembly { topology, model: &model, families: &families, sets, known, findings };
     let rated = assembly.rate(&wanted)?;
     let findings = assembly.findings;
     put_together(topology, &model, request.links, families, rated, findings)
 }
 
-/// The proved bounds alone, of every requested collective that has one; without planning. A plan may prove a tighter one.
+/// The proved bounds alone, of every requested collective that has one; without planning.
 ///
 /// # Errors
 /// [`PlanError`]: an impossible request, or GPUs that no links connect.
@@ -115,8 +116,11 @@ pub fn bounds_of(
 ) -> Result<BTreeMap<Collective, Bound>, PlanError> {
     let model = Model::new(topology, request)?;
     let wanted = wanted(request)?;
-    let bound =
-        |collective: Collective| Some((collective, bounds::bound(&model, collective, None).ok()?));
+    let mut prover = Prover::new(&model);
+    let bound = |collective: Collective| {
+        let limit = prover.limit(collective).ok()?;
+        Some((collective, bounds::named(&model, &limit)))
+    };
     Ok(wanted.into_iter().filter_map(bound).collect())
 }
 
@@ -178,13 +182,20 @@ impl Family {
     }
 }
 
-fn families(
+/// Bounds that came with the families, and what finds the others.
+struct Known<'a> {
+    limits: BTreeMap<Collective, Result<Limit, BoundError>>,
+    prover: Prover<'a>,
+}
+
+fn families<'a>(
     topology: &Topology,
-    model: &Model,
+    model: &'a Model,
     wanted: &[Collective],
     findings: &mut Vec<Finding>,
-) -> (Vec<Family>, Proofs) {
+) -> (Vec<Family>, Known<'a>) {
     let mut families = Vec::new();
+    let mut limits = BTreeMap::new();
     let on_rings: Vec<Collective> =
         wanted.iter().copied().filter(|c| ON_RINGS.contains(c)).collect();
     let packing = if on_rings.is_empty() {
@@ -209,11 +220,11 @@ fn families(
             if collective.has_root() && !packing.rings.is_empty() {
                 // Rings serve every root, and are taken where they come near the bound of the slowest.
                 let every_root = bounds::roots(model).len() == model.ranks();
-                if !every_root || rings_suffice(model, &packing, collective) {
+                if !every_root || rings_suffice(&forests.prover, &packing, collective) {
                     continue;
                 }
             }
-            let suffice = || rings_suffice(model, &packing, collective);
+            let suffice = |prover: &Prover<'_>| rings_suffice(prover, &packing, collective);
             match forests.channels(collective, suffice) {
                 Ok(Some(channels)) => {
                     let family = Family::new(Algorithm::Forest, [collective].into(), channels);
@@ -223,24 +234,29 @@ fn families(
                 Err(error) => findings.push(no_forest(collective, &error)),
             }
         } else {
-            families.extend(pairs_family(model, collective, findings));
+            let (limit, found) = exchanges::exchange(&forests.prover, collective);
+            if let Some(Exchange { channels, relayed }) = found {
+                let family = Family::new(Algorithm::Direct, [collective].into(), channels);
+                families.push(Family { relayed, ..family });
+            } else if model.ranks() > exchanges::MOST_PAIRED_RANKS {
+                findings.push(pairs_not_listed(model, collective));
+            }
+            limits.insert(collective, limit);
         }
     }
-    (families, forests.proofs)
+    (families, Known { prover: forests.prover, limits })
 }
 
 /// Whether rings come so near the bound that they are taken whatever trees reach.
-fn rings_suffice(model: &Model, packing: &RingPacking, collective: Collective) -> bool {
-    let graph = &model.graph;
-    let bound = match collective {
-        Collective::AllReduce => bound::all_reduce(graph),
-        Collective::AllGather => bound::all_gather(graph),
-        Collective::ReduceScatter => bound::reduce_scatter(graph),
-        Collective::Broadcast => bounds::slowest(model, graph, bound::broadcast),
-        Collective::Reduce => bounds::slowest(model, graph, bound::reduce),
-        _ => return false,
+fn rings_suffice(prover: &Prover<'_>, packing: &RingPacking, collective: Collective) -> bool {
+    let model = prover.model();
+    // Rings lie in the graph that plans may use, whatever a looser one would allow.
+    let bound = if model.is_relaxed() {
+        bounds::by_cuts(model, &model.graph, collective)
+    } else {
+        prover.cuts(collective)
     };
-    let Ok(bound) = bound else { return false };
+    let Some(Ok(bound)) = bound else { return false };
     let ranks = i128::try_from(model.ranks()).unwrap_or(i128::MAX);
     let parts = match collective {
         Collective::Broadcast | Collective::Reduce => Some(Fraction::ONE),
@@ -263,32 +279,6 @@ fn tree_family(model: &Model, packing: &RingPacking) -> Option<Family> {
         .then(|| Family::new(Algorithm::Tree, [Collective::AllReduce].into(), channels))
 }
 
-fn pairs_family(
-    model: &Model,
-    collective: Collective,
-    findings: &mut Vec<Finding>,
-) -> Option<Family> {
-    if collective == Collective::AllToAll && model.ranks() > MOST_PAIRED_RANKS {
-        findings.push(info(
-            "pairs-not-listed",
-            collective.as_str(),
-            format!("{} ranks have too many pairs to list their ways", model.ranks()),
-            "plan fewer ranks to see them",
-        ));
-        return None;
-    }
-    let (root, found) = match collective {
-        Collective::Gather => (Some(0), pairs::route(&model.graph, |_, to| to == 0)),
-        Collective::Scatter => (Some(0), pairs::route(&model.graph, |from, _| from == 0)),
-        _ => (None, pairs::route(&model.graph, |_, _| true)),
-    };
-    let found = found?;
-    let passed = found.iter().flat_map(|pair| &pair.ways).flat_map(|way| &way.via);
-    let relayed = passed.into_iter().any(|node| *node < model.ranks());
-    let channels = channels::pairs(model, root, &found);
-    Some(Family { relayed, ..Family::new(Algorithm::Direct, [collective].into(), channels) })
-}
-
 fn info(code: &str, component: &str, evidence: String, fix: &str) -> Finding {
     Finding {
         code: code.into(),
@@ -297,6 +287,15 @@ fn info(code: &str, component: &str, evidence: String, fix: &str) -> Finding {
         evidence,
         fix: fix.into(),
     }
+}
+
+fn pairs_not_listed(model: &Model, collective: Collective) -> Finding {
+    info(
+        "pairs-not-listed",
+        collective.as_str(),
+        format!("{} ranks have too many pairs to list their ways", model.ranks()),
+        "plan fewer ranks to see them",
+    )
 }
 
 fn no_ring(model: &Model) -> Finding {
@@ -331,7 +330,7 @@ struct Assembly<'a> {
     families: &'a [Family],
     /// The channels of each, with their structure checked.
     sets: Vec<Result<CountedSet<'a>, Vec<Violation>>>,
-    proofs: Proofs,
+    known: Known<'a>,
     findings: Vec<Finding>,
 }
 
@@ -447,8 +446,12 @@ impl Assembly<'_> {
         &mut self,
         collective: Collective,
     ) -> Result<(CollectivePlan, Vec<Contender>, Option<usize>), PlanError> {
-        let bound = match bounds::bound(self.model, collective, self.proofs.get(&collective)) {
-            Ok(bound) => Some(bound),
+        let limit = match self.known.limits.remove(&collective) {
+            Some(limit) => limit,
+            None => self.known.prover.limit(collective),
+        };
+        let bound = match limit {
+            Ok(limit) => Some(bounds::named(self.model, &limit)),
             Err(error) => {
                 self.findings.push(info(
                     "no-bound",

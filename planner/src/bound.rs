@@ -22,6 +22,7 @@ use topology::Fraction;
 use crate::balance::{balance, is_balanced};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::{EdgeId, FlowNetwork, UNLIMITED, scaled};
+use crate::single_source;
 use crate::splitting::balanced;
 
 /// Edges that separate two sets of nodes.
@@ -96,7 +97,7 @@ impl Cut {
     }
 
     /// Seen in the graph with every edge turned round.
-    fn turned(self, graph: &FlowGraph) -> Self {
+    pub(crate) fn turned(self, graph: &FlowGraph) -> Self {
         let mut inside = vec![false; graph.nodes];
         self.from.iter().for_each(|&v| inside[v] = true);
         Self::entering(graph, &inside)
@@ -104,7 +105,7 @@ impl Cut {
 }
 
 impl BoundError {
-    fn turned(self, graph: &FlowGraph) -> Self {
+    pub(crate) fn turned(self, graph: &FlowGraph) -> Self {
         match self {
             Self::Disconnected(cut) => Self::Disconnected(cut.turned(graph)),
             other => other,
@@ -254,38 +255,7 @@ pub fn reduce(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError> 
 /// # Errors
 /// [`BoundError`].
 pub fn scatter(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError> {
-    check_root(graph, root)?;
-    let total = sum(graph.edges.iter().map(|e| e.capacity))?;
-    scaled(2 * count(graph.ranks), total.max(1)).ok_or(BoundError::TooLarge)?;
-    let mut net = FlowNetwork::new(graph.nodes + 1);
-    let sink = graph.nodes;
-    let edges: Vec<EdgeId> = graph.edges.iter().map(|e| net.add_edge(e.from, e.to, 0)).collect();
-    let demands: Vec<EdgeId> =
-        (0..graph.ranks).filter(|&v| v != root).map(|v| net.add_edge(v, sink, 0)).collect();
-    let mut inside = vec![false; graph.nodes];
-    inside[root] = true;
-    loop {
-        let cut = Cut::leaving(graph, &inside);
-        if cut.capacity == 0 {
-            return Err(BoundError::Disconnected(cut));
-        }
-        let outside = count((0..graph.ranks).filter(|&v| !inside[v]).count());
-        let (p, q) = reduced((outside, cut.capacity));
-        for (&id, edge) in edges.iter().zip(&graph.edges) {
-            net.set_capacity(id, scaled(p, edge.capacity).ok_or(BoundError::TooLarge)?);
-        }
-        let demand = scaled(q, 1).ok_or(BoundError::TooLarge)?;
-        demands.iter().for_each(|&id| net.set_capacity(id, demand));
-        let want = scaled(q, count(demands.len())).ok_or(BoundError::TooLarge)?;
-        if net.max_flow(root, sink, want) == want {
-            return Ok(UpperBound {
-                algbw: Fraction::of(q, p) * whole(graph.ranks),
-                cuts: vec![cut],
-            });
-        }
-        inside = net.source_side(root);
-        inside.truncate(graph.nodes);
-    }
+    single_source::scatter(graph, root).map(|found| found.bound)
 }
 
 /// Gather to `root`: a scatter backwards.
@@ -293,7 +263,7 @@ pub fn scatter(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError>
 /// # Errors
 /// [`BoundError`].
 pub fn gather(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError> {
-    turned(graph, |graph| scatter(graph, root))
+    single_source::gather(graph, root).map(|found| found.bound)
 }
 
 /// One rank sends to another over as many paths as help.
@@ -530,7 +500,7 @@ pub(crate) fn turned(
     Ok(UpperBound { algbw, cuts: cuts.into_iter().map(|cut| cut.turned(graph)).collect() })
 }
 
-fn check_root(graph: &FlowGraph, root: usize) -> Result<(), BoundError> {
+pub(crate) fn check_root(graph: &FlowGraph, root: usize) -> Result<(), BoundError> {
     if root >= graph.ranks {
         return Err(BoundError::NoSuchRank(root));
     }
@@ -541,12 +511,12 @@ fn exceeds(a: (u64, u64), b: (u64, u64)) -> bool {
     u128::from(a.0) * u128::from(b.1) > u128::from(b.0) * u128::from(a.1)
 }
 
-fn reduced((p, q): (u64, u64)) -> (u64, u64) {
+pub(crate) fn reduced((p, q): (u64, u64)) -> (u64, u64) {
     let g = p.gcd(&q).max(1);
     (p / g, q / g)
 }
 
-fn sum(mut values: impl Iterator<Item = u64>) -> Result<u64, BoundError> {
+pub(crate) fn sum(mut values: impl Iterator<Item = u64>) -> Result<u64, BoundError> {
     values
         .try_fold(0_u64, u64::checked_add)
         .filter(|&s| s < u64::MAX / 4)

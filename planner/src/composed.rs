@@ -86,6 +86,11 @@ impl Composer {
         Self { network, symmetry, mirror, shards: OnceCell::new() }
     }
 
+    /// What it composes on, and what is alike there.
+    pub(crate) fn network(&self) -> (&Network, &Symmetry) {
+        (&self.network, &self.symmetry)
+    }
+
     /// How many ranks each tree serves.
     #[must_use]
     pub fn order(&self) -> usize {

@@ -49,6 +49,13 @@ impl FlowGraph {
         Self { ranks, nodes, edges }
     }
 
+    /// The edge between two nodes.
+    #[must_use]
+    pub fn edge(&self, from: usize, to: usize) -> Option<&FlowEdge> {
+        let at = self.edges.binary_search_by_key(&(from, to), |e| (e.from, e.to)).ok()?;
+        Some(&self.edges[at])
+    }
+
     /// The same graph with every edge turned round.
     #[must_use]
     pub fn reversed(&self) -> Self {

@@ -25,6 +25,7 @@ pub mod report;
 pub mod rings;
 mod routes;
 pub mod simplex;
+pub mod single_source;
 pub mod splitting;
 mod symmetry;
 pub mod trees;

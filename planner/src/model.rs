@@ -41,6 +41,9 @@ use crate::plan_error::PlanError;
 mod layers;
 mod reduce;
 
+/// Names a link, or a pair of nodes without one.
+pub(crate) type Pool = (VertexId, VertexId, Option<(usize, usize)>);
+
 /// What is planned on.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -56,6 +59,10 @@ pub struct Model {
     pub gpu_links: bool,
     /// What was given up, in making the graph.
     pub findings: Vec<Finding>,
+    /// By host of `hosts`, whether its GPUs are joined without PCIe, which then carries nothing between them.
+    joined: Vec<bool>,
+    /// By vertex, whether it is a GPU or a switch of GPUs' links.
+    between_gpus: Vec<bool>,
     /// Vertices a node stands for, each with its part of the traffic.
     members: reduce::Members,
     /// The ways of a hop over this node alone.
@@ -111,7 +118,8 @@ impl Model {
             }
         }
         draft.fabrics();
-        let gpu_links = hosts.iter().all(|host| draft.joined.contains(host));
+        let joined: Vec<bool> = hosts.iter().map(|host| draft.joined.contains(host)).collect();
+        let gpu_links = joined.iter().all(|&joined| joined);
         let reduced = draft.finish();
         let nics = topology.nics().iter().map(|id| topology.vertex(*id).name.clone()).collect();
         let model = Self {
@@ -121,6 +129,8 @@ impl Model {
             hosts: host_of_rank,
             gpu_links,
             findings,
+            joined,
+            between_gpus: topology.graph().node_weights().map(|v| joins(&v.kind)).collect(),
             over: over(&reduced.members, &names),
             members: reduced.members,
             names,
@@ -140,6 +150,22 @@ impl Model {
     #[must_use]
     pub fn bound_graph(&self) -> &FlowGraph {
         self.relaxed.as_ref().map_or(&self.graph, |(graph, _)| graph)
+    }
+
+    /// Whether [`bound_graph`](Self::bound_graph) is another than `graph`: then links are shared in it.
+    #[must_use]
+    pub fn is_relaxed(&self) -> bool {
+        self.relaxed.is_some()
+    }
+
+    /// Whether data between two ranks of one host may take a way over these nodes of [`bound_graph`](Self::bound_graph).
+    pub(crate) fn may_pass(&self, from: usize, to: usize, over: &[usize]) -> bool {
+        let host = self.hosts[from];
+        let bound = host == self.hosts[to] && self.joined[host];
+        let inside = |&node: &usize| {
+            self.bound_members()[node].iter().all(|(vertex, _)| self.between_gpus[vertex.index()])
+        };
+        !bound || over.iter().all(inside)
     }
 
     /// Name of a node of [`bound_graph`](Self::bound_graph).
@@ -221,12 +247,15 @@ impl Model {
     /// one for data on its way in, draw on one pool. So a plan on it divides such links as suits it.
     #[must_use]
     pub fn network(&self) -> Network {
+        Network::new(self.bound_graph(), |e| self.pool(e))
+    }
+
+    /// What an edge of [`bound_graph`](Self::bound_graph) draws on.
+    pub(crate) fn pool(&self, e: &FlowEdge) -> Pool {
         let members = self.bound_members();
-        Network::new(self.bound_graph(), |e| {
-            let (from, to) = (members[e.from][0].0, members[e.to][0].0);
-            // Between the halves of a fabric there is no link.
-            (from, to, (from == to).then_some((e.from, e.to)))
-        })
+        let (from, to) = (members[e.from][0].0, members[e.to][0].0);
+        // Between the halves of a fabric there is no link.
+        (from, to, (from == to).then_some((e.from, e.to)))
     }
 
     fn bound_members(&self) -> &reduce::Members {
@@ -376,13 +405,13 @@ pub fn rank_of(index: usize) -> Rank {
 
 /// Whether a link is of the kind that joins GPUs without PCIe. A POWER9 GPU's NVLink to its CPU is not.
 fn joins_gpus(topology: &Topology, from: VertexId, to: VertexId, kind: LinkKind) -> bool {
-    let end = |id: VertexId| {
-        matches!(
-            topology.vertex(id).kind,
-            VertexKind::Gpu { .. } | VertexKind::NvSwitch | VertexKind::Switch
-        )
-    };
+    let end = |id: VertexId| joins(&topology.vertex(id).kind);
     matches!(kind, LinkKind::NvLink | LinkKind::Xgmi | LinkKind::Abstract) && end(from) && end(to)
+}
+
+/// Whether a vertex is a GPU or a switch of GPUs' links.
+fn joins(kind: &VertexKind) -> bool {
+    matches!(kind, VertexKind::Gpu { .. } | VertexKind::NvSwitch | VertexKind::Switch)
 }
 
 /// GPUs that NVLink, xGMI or a link graph's edges do not join with the first one, both ways.

@@ -126,6 +126,21 @@ impl Network {
         self.graph.edges.binary_search_by_key(&(from, to), |e| (e.from, e.to)).ok()
     }
 
+    /// The narrowest edge of each way that an edge stands for, in `original`, the graph this came from.
+    pub(crate) fn narrowest(&self, original: &FlowGraph, edge: &FlowEdge) -> Vec<FlowEdge> {
+        let Some(at) = self.edge(edge.from, edge.to) else { return Vec::new() };
+        let narrowest = |via: &Vec<usize>| {
+            let stops = via.iter().copied().chain([edge.to]);
+            let hops = stops.scan(edge.from, |at, next| {
+                let hop = original.edge(*at, next).copied();
+                *at = next;
+                Some(hop)
+            });
+            hops.flatten().min_by_key(|hop| hop.capacity)
+        };
+        self.ways[at].iter().filter_map(|(via, _)| narrowest(via)).collect()
+    }
+
     /// The ways of a path, given with both ends, in the graph this came from.
     #[must_use]
     pub fn expand(&self, path: &[usize]) -> Vec<TreePath> {

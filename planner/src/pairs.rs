@@ -1,7 +1,8 @@
 //! Ways for data that pairs of ranks exchange: all-to-all, gather, scatter.
 //!
-//! The data of every pair is cut into pieces, which are routed one after the other, each by the way that is least loaded so far.
-//! Ranks may forward for a pair. This comes near the best concurrent flow and is exact where one way per pair is.
+//! The best ways come with the bounds, from [`concurrent_flow`](crate::concurrent_flow) and [`single_source`](crate::single_source). Where those
+//! do not serve, [`route`] cuts the data of every pair into pieces, which it routes one after the other, each by the way that is least loaded so
+//! far. Ranks may forward for a pair.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -83,46 +84,48 @@ fn weight(load: u64, capacity: u64, widest: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::flow_graph::FlowEdge;
+    use crate::bound::whole;
+    use crate::test_graphs::{duplex, graph};
 
-    fn both(ranks: usize, nodes: usize, links: &[(usize, usize, u64)]) -> FlowGraph {
-        let edges = links.iter().flat_map(|&(a, b, capacity)| {
-            [FlowEdge { from: a, to: b, capacity }, FlowEdge { from: b, to: a, capacity }]
-        });
-        FlowGraph::new(ranks, nodes, edges)
-    }
-
-    #[test]
-    fn every_pair_gets_its_whole_data() {
-        let graph = both(4, 4, &[(0, 1, 20), (1, 2, 20), (2, 3, 20), (3, 0, 20)]);
-        let pairs = route(&graph, |_, _| true).unwrap();
-        assert_eq!(pairs.len(), 12);
-        for pair in &pairs {
-            assert_eq!(pair.ways.iter().map(|w| w.share).sum::<Fraction>(), Fraction::ONE);
-        }
-        // Neighbours take one hop and opposite corners two: two pairs' worth on each of the eight edges, at best.
+    /// What pairs reach: N parts per second, after a look at whether each has its whole data on ways of the graph.
+    #[track_caller]
+    pub(crate) fn rate(graph: &FlowGraph, pairs: &[Pair]) -> Fraction {
         let mut load: BTreeMap<(usize, usize), Fraction> = BTreeMap::new();
-        for pair in &pairs {
+        for pair in pairs {
+            assert_eq!(pair.ways.iter().map(|way| way.share).sum::<Fraction>(), Fraction::ONE);
             for way in &pair.ways {
+                let inner = way.via.iter().copied();
                 let stops: Vec<usize> =
-                    [pair.from].iter().chain(&way.via).chain([&pair.to]).copied().collect();
+                    [pair.from].into_iter().chain(inner).chain([pair.to]).collect();
                 for hop in stops.windows(2) {
                     let sum = load.entry((hop[0], hop[1])).or_insert(Fraction::ZERO);
                     *sum = *sum + way.share;
                 }
             }
         }
-        assert_eq!(load.len(), 8);
-        assert!(load.values().all(|l| *l <= Fraction::of(9, 4)), "{load:?}");
+        let rate_of = |((from, to), load): (&(usize, usize), &Fraction)| {
+            let edge = graph.edges.binary_search_by_key(&(*from, *to), |e| (e.from, e.to));
+            Fraction::of(graph.edges[edge.expect("a way of the graph")].capacity, 1) / *load
+        };
+        load.iter().map(rate_of).min().unwrap() * whole(graph.ranks)
+    }
+
+    #[test]
+    fn every_pair_gets_its_whole_data() {
+        let ring = duplex(4, 4, &[(0, 1, 20), (1, 2, 20), (2, 3, 20), (3, 0, 20)]);
+        let pairs = route(&ring, |_, _| true).unwrap();
+        assert_eq!(pairs.len(), 12);
+        // Neighbours take one hop and opposite corners two: two pairs' worth on each of the eight edges, at best.
+        assert!(rate(&ring, &pairs) >= Fraction::of(320, 9));
     }
 
     #[test]
     fn only_what_is_wanted() {
-        let graph = both(3, 4, &[(0, 3, 20), (1, 3, 20), (2, 3, 20)]);
-        let pairs = route(&graph, |from, _| from == 0).unwrap();
+        let star = duplex(3, 4, &[(0, 3, 20), (1, 3, 20), (2, 3, 20)]);
+        let pairs = route(&star, |from, _| from == 0).unwrap();
         assert_eq!(pairs.iter().map(|p| (p.from, p.to)).collect::<Vec<_>>(), [(0, 1), (0, 2)]);
-        assert_eq!(route(&FlowGraph::new(2, 2, []), |_, _| true), None);
+        assert_eq!(route(&graph(2, 2, &[]), |_, _| true), None);
     }
 }

@@ -1,16 +1,18 @@
 //! Proved bounds in GB/s, with the limiting cut in names.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::{OnceCell, RefCell};
 
 use topology::plan::Bound;
 use topology::{Bandwidth, Collective, Fraction};
 
+use super::exchanges;
 use crate::bound::{self, BoundError, Cut, UpperBound};
-use crate::composed::Proof;
-use crate::concurrent_flow;
+use crate::composed::{Composed, Composer, Proof};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::model::Model;
 
@@ -30,7 +32,7 @@ pub(super) fn roots(model: &Model) -> core::ops::Range<usize> {
 }
 
 /// The bound of a broadcast or reduce from the slowest of the roots.
-pub(super) fn slowest(
+fn slowest(
     model: &Model,
     graph: &FlowGraph,
     of_root: impl Fn(&FlowGraph, usize) -> Result<UpperBound, BoundError>,
@@ -47,28 +49,117 @@ pub(super) fn slowest(
 }
 
 /// A proved bound in kB/s with what proves it.
+#[derive(Clone, Debug)]
 pub(crate) struct Limit {
     pub(crate) algbw: Fraction,
     /// Cuts of [`Model::bound_graph`].
     pub(crate) cuts: Vec<Cut>,
-    /// Edges that every routing fills, where no cut is the proof.
+    /// Edges that every plan this fast fills, where no cut is the proof.
     pub(crate) edges: Vec<FlowEdge>,
 }
 
-/// What limits a collective: the slowest of the [`roots`] for broadcast and reduce, rank 0 for
-/// gather and scatter.
-///
-/// `proof` is another bound, if one is known; the tighter counts.
-pub(crate) fn limit(
+/// What limits the collectives on one model: cuts, and on several hosts what composing trees proves beside them.
+#[derive(Clone, Debug)]
+pub(crate) struct Prover<'a> {
+    model: &'a Model,
+    composer: OnceCell<Composer>,
+    proofs: BTreeMap<Collective, Proof>,
+    /// What cuts alone say, once it was asked.
+    cuts: RefCell<BTreeMap<Collective, Result<UpperBound, BoundError>>>,
+}
+
+impl<'a> Prover<'a> {
+    pub(crate) fn new(model: &'a Model) -> Self {
+        let composer = OnceCell::new();
+        Self { model, composer, proofs: BTreeMap::new(), cuts: RefCell::default() }
+    }
+
+    pub(crate) fn model(&self) -> &'a Model {
+        self.model
+    }
+
+    /// What composes on the model's network, on several hosts.
+    pub(crate) fn composer(&self) -> Option<&Composer> {
+        let several = self.model.hosts.iter().any(|host| *host != self.model.hosts[0]);
+        several.then(|| self.composer.get_or_init(|| Composer::new(self.model.network())))
+    }
+
+    /// Composed trees, on several hosts; what they prove is kept.
+    pub(crate) fn composed(&mut self, collective: Collective) -> Option<Composed> {
+        let composed = match collective {
+            Collective::AllGather => self.composer()?.all_gather()?,
+            Collective::ReduceScatter => self.composer()?.reduce_scatter()?,
+            Collective::AllReduce => {
+                self.composer()?.all_reduce(self.cuts(collective)?.ok()?.algbw)?
+            }
+            _ => return None,
+        };
+        let graph = self.model.bound_graph();
+        let network = self.composer()?.network().0;
+        let narrow = composed.proof.limits.iter().flat_map(|e| network.narrowest(graph, e));
+        let proof = Proof { limits: narrow.collect(), ..composed.proof };
+        self.proofs.insert(collective, proof);
+        Some(composed)
+    }
+
+    /// What limits a collective: the slowest of the [`roots`] for broadcast and reduce, rank 0 for gather and scatter.
+    pub(crate) fn limit(&mut self, collective: Collective) -> Result<Limit, BoundError> {
+        if !self.proofs.contains_key(&collective) {
+            self.composed(collective);
+        }
+        self.by_cuts(collective, self.proofs.get(&collective))
+    }
+
+    /// The limit, if it is above `known`.
+    pub(crate) fn limit_above(
+        &mut self,
+        collective: Collective,
+        known: Fraction,
+    ) -> Result<Option<Limit>, BoundError> {
+        let by_cuts = self.by_cuts(collective, None)?;
+        if by_cuts.algbw <= known || self.composer().is_none() {
+            return Ok(Some(by_cuts).filter(|limit| limit.algbw > known));
+        }
+        Ok(Some(self.limit(collective)?).filter(|limit| limit.algbw > known))
+    }
+
+    /// What cuts say, or the program of all-to-all; `proof` is another bound, and the tighter counts.
+    fn by_cuts(&self, collective: Collective, proof: Option<&Proof>) -> Result<Limit, BoundError> {
+        let graph = self.model.bound_graph();
+        let found = match collective {
+            // What a proof accounts for are forwarders that take more than they give, too: a cut is enough beside it.
+            Collective::AllGather if proof.is_some() => cut_bound(graph),
+            Collective::ReduceScatter if proof.is_some() => bound::turned(graph, cut_bound),
+            _ => match self.cuts(collective) {
+                Some(found) => found,
+                None => return exchanges::all_to_all_limit(self),
+            },
+        }?;
+        if let Some(proof) = proof.filter(|proof| proof.algbw < found.algbw) {
+            let cuts = if proof.limits.is_empty() { found.cuts } else { Vec::new() };
+            return Ok(Limit { algbw: proof.algbw, cuts, edges: proof.limits.clone() });
+        }
+        Ok(Limit { algbw: found.algbw, cuts: found.cuts, edges: Vec::new() })
+    }
+
+    /// What cuts of [`Model::bound_graph`] alone say; `None` for all-to-all, of which they do not tell enough.
+    pub(crate) fn cuts(&self, collective: Collective) -> Option<Result<UpperBound, BoundError>> {
+        if let Some(known) = self.cuts.borrow().get(&collective) {
+            return Some(known.clone());
+        }
+        let found = by_cuts(self.model, self.model.bound_graph(), collective)?;
+        self.cuts.borrow_mut().insert(collective, found.clone());
+        Some(found)
+    }
+}
+
+/// The best bound of cuts of one of the model's graphs.
+pub(super) fn by_cuts(
     model: &Model,
+    graph: &FlowGraph,
     collective: Collective,
-    proof: Option<&Proof>,
-) -> Result<Limit, BoundError> {
-    let graph = model.bound_graph();
-    let found = match collective {
-        // What a proof accounts for are forwarders that take more than they give, too: a cut is enough beside it.
-        Collective::AllGather if proof.is_some() => cut_bound(graph),
-        Collective::ReduceScatter if proof.is_some() => bound::turned(graph, cut_bound),
+) -> Option<Result<UpperBound, BoundError>> {
+    Some(match collective {
         Collective::AllReduce => bound::all_reduce(graph),
         Collective::AllGather => bound::all_gather(graph),
         Collective::ReduceScatter => bound::reduce_scatter(graph),
@@ -76,35 +167,22 @@ pub(crate) fn limit(
         Collective::Reduce => slowest(model, graph, bound::reduce),
         Collective::Scatter => bound::scatter(graph, 0),
         Collective::Gather => bound::gather(graph, 0),
-        _ => {
-            let found = concurrent_flow::all_to_all(graph)?;
-            let edges = found.lengths.iter().map(|(edge, _)| *edge).collect();
-            return Ok(Limit { algbw: found.algbw, cuts: Vec::new(), edges });
-        }
-    }?;
-    if let Some(proof) = proof.filter(|proof| proof.algbw < found.algbw) {
-        let cuts = if proof.limits.is_empty() { found.cuts } else { Vec::new() };
-        return Ok(Limit { algbw: proof.algbw, cuts, edges: proof.limits.clone() });
-    }
-    Ok(Limit { algbw: found.algbw, cuts: found.cuts, edges: Vec::new() })
+        _ => return None,
+    })
 }
 
-/// The bound of a collective, with what limits it in names.
-pub(super) fn bound(
-    model: &Model,
-    collective: Collective,
-    proof: Option<&Proof>,
-) -> Result<Bound, BoundError> {
-    let found = limit(model, collective, proof)?;
+/// A limit in names.
+pub(super) fn named(model: &Model, found: &Limit) -> Bound {
     let mut limited_by: Vec<String> =
         found.cuts.iter().take(SPELLED).map(|cut| describe(model, cut)).collect();
     if found.cuts.len() > SPELLED {
         limited_by.push(format!("and {} more groups", found.cuts.len() - SPELLED));
     }
     if !found.edges.is_empty() {
-        limited_by.push(format!("links that every routing fills: {}", links(model, &found.edges)));
+        limited_by
+            .push(format!("links that every plan this fast fills: {}", links(model, &found.edges)));
     }
-    Ok(Bound { algbw_gbps: gbps(found.algbw), limited_by })
+    Bound { algbw_gbps: gbps(found.algbw), limited_by }
 }
 
 fn cut_bound(graph: &FlowGraph) -> Result<UpperBound, BoundError> {

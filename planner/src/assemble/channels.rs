@@ -45,7 +45,7 @@ fn edge(model: &Model, from: usize, to: usize, ways: &[Way]) -> ChannelEdge {
     ChannelEdge { from: rank_of(from), to: rank_of(to), paths }
 }
 
-/// Which of a model's graphs a forest lies in.
+/// Which of a model's graphs trees or ways lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ground {
     /// [`Model::graph`].
@@ -162,17 +162,24 @@ pub(super) fn all_reduce_forest(
 }
 
 /// One channel for all pairs.
-pub(super) fn pairs(model: &Model, root: Option<usize>, pairs: &[Pair]) -> Vec<Channel> {
+pub(super) fn pairs(
+    model: &Model,
+    ground: Ground,
+    root: Option<usize>,
+    pairs: &[Pair],
+) -> Vec<Channel> {
     let uses = pairs.iter().flat_map(|pair| {
         pair.ways.iter().map(|way| (pair.from, pair.to, way.via.as_slice(), way.share))
     });
-    let dealt = Dealt::new(model, uses);
-    let edges = pairs.iter().map(|pair| match &dealt {
-        Some(dealt) => {
-            let (from, to) = (rank_of(pair.from), rank_of(pair.to));
-            ChannelEdge { from, to, paths: dealt.paths(pair.from, pair.to) }
-        }
-        None => edge(model, pair.from, pair.to, &pair.ways),
+    let dealt = if ground == Ground::Bound { None } else { Dealt::new(model, uses) };
+    let edges = pairs.iter().map(|pair| {
+        let ways = pair.ways.iter().map(|way| (way.via.as_slice(), way.share));
+        let paths = match (&dealt, ground) {
+            (Some(dealt), _) => dealt.paths(pair.from, pair.to),
+            (None, Ground::Usable) => model.paths(ways),
+            (None, Ground::Bound) => model.bound_paths(ways),
+        };
+        ChannelEdge { from: rank_of(pair.from), to: rank_of(pair.to), paths }
     });
     let edges = edges.collect();
     [channel(model, Pattern::Pairs, root, Fraction::ONE, edges, Vec::new())].into()

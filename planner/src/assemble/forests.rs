@@ -6,10 +6,9 @@ use alloc::vec::Vec;
 
 use topology::{Channel, Collective, Fraction};
 
-use super::bounds;
+use super::bounds::{self, Prover};
 use super::channels::{self, Ground};
-use crate::bound;
-use crate::composed::{Composed, Composer, Proof};
+use crate::composed::Composed;
 use crate::forest::{Forest, ForestError, ForestOptions, Forests};
 use crate::model::Model;
 use crate::network::Network;
@@ -19,34 +18,22 @@ use crate::weighted;
 /// Budget of flows for trees where rings are the best already.
 const STEPS_BESIDE_RINGS: u64 = 100;
 
-/// Bounds that composing proved.
-pub(super) type Proofs = BTreeMap<Collective, Proof>;
-
 /// Channels of forests, one collective after the other.
 pub(super) struct ForestChannels<'a> {
     model: &'a Model,
-    composer: Option<Composer>,
+    pub(super) prover: Prover<'a>,
     searched: Forests<'a>,
     /// Which roots are alike on the graph that is searched.
     kinds: Option<Symmetry>,
-    pub(super) proofs: Proofs,
     /// What was composed but is not near the best.
     short: BTreeMap<Collective, Composed>,
 }
 
 impl<'a> ForestChannels<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
-        let several = model.hosts.iter().any(|host| *host != model.hosts[0]);
-        let composer = several.then(|| Composer::new(model.network()));
+        let prover = Prover::new(model);
         let searched = Forests::new(&model.graph, ForestOptions::default());
-        Self {
-            model,
-            composer,
-            searched,
-            kinds: None,
-            proofs: Proofs::new(),
-            short: BTreeMap::new(),
-        }
+        Self { model, prover, searched, kinds: None, short: BTreeMap::new() }
     }
 
     /// Channels for a collective; `None` where rings suffice and no trees were found beside them in short. `rings_suffice` is asked only
@@ -54,13 +41,13 @@ impl<'a> ForestChannels<'a> {
     pub(super) fn channels(
         &mut self,
         collective: Collective,
-        rings_suffice: impl Fn() -> bool,
+        rings_suffice: impl Fn(&Prover<'_>) -> bool,
     ) -> Result<Option<Vec<Channel>>, ForestError> {
         if let Some(channels) = self.composed(collective) {
             return Ok(Some(channels));
         }
         // Where rings reach the bound, trees are for latency only, and worth less of a search.
-        let thorough = !rings_suffice();
+        let thorough = !rings_suffice(&self.prover);
         let options = ForestOptions::default();
         let steps = if thorough { options.steps } else { STEPS_BESIDE_RINGS };
         self.searched.set_options(ForestOptions { steps, thorough, ..options });
@@ -77,18 +64,9 @@ impl<'a> ForestChannels<'a> {
 
     /// Composes, and keeps what was found for comparison where it is not near the best forest.
     fn composed(&mut self, collective: Collective) -> Option<Vec<Channel>> {
-        let (model, composer) = (self.model, self.composer.as_ref()?);
-        let composed = match collective {
-            Collective::AllGather => composer.all_gather()?,
-            Collective::ReduceScatter => composer.reduce_scatter()?,
-            Collective::AllReduce => {
-                composer.all_reduce(bound::all_reduce(model.bound_graph()).ok()?.algbw)?
-            }
-            _ => return None,
-        };
-        self.proofs.insert(collective, composed.proof.clone());
+        let composed = self.prover.composed(collective)?;
         if composed.is_near() {
-            return Some(channels_of(model, &composed));
+            return Some(channels_of(self.model, &composed));
         }
         self.short.insert(collective, composed);
         None
