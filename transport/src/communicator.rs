@@ -1,12 +1,12 @@
 //! A group of ranks that execute collectives along a plan.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use topology::formats::plan_json;
-use topology::{Plan, Rank};
+use topology::{Collective, Plan, Rank};
 
 use self::operation::{Active, Finished, ProgramKey};
 use self::watch::Patience;
@@ -17,25 +17,32 @@ use crate::error::{ConnectError, Failure, TransportError};
 use crate::executor::{Compiled, Links};
 use crate::memory::Aligned;
 use crate::mesh::{Listeners, Mesh};
+use crate::observe::{Observer, Trace};
 use crate::rendezvous::{Group, Join, Rendezvous, meet};
 use crate::schedule::{MIN_SLOTS, Sizing, connections};
 use crate::shared::Shared;
+use crate::variables::NoAlgorithm;
 use crate::waiter::Waiter;
 
+mod account;
 mod collectives;
 mod drive;
+mod ffi;
 mod groups;
 mod operation;
 mod options;
 mod pending;
 mod point_to_point;
+mod settings;
 mod start;
 #[cfg(test)]
 mod tests;
 mod watch;
 
+pub use ffi::{Call, Place};
 pub use options::{Options, Path, Paths, Stats, Transport};
 pub use pending::Pending;
+pub use settings::{InvalidSetting, SETTINGS, Setting};
 
 /// Digest of a plan: equal on ranks that hold the same.
 #[must_use]
@@ -54,6 +61,8 @@ pub fn plan_digest(plan: &Plan) -> String {
 /// and the communicator is of no further use; make a new one without the culprit.
 pub struct Communicator {
     plan: Plan,
+    /// Collectives for which the plan has no algorithm that is allowed.
+    forbidden: BTreeMap<Collective, NoAlgorithm>,
     rank: Rank,
     group: Group,
     /// Groups made of this one.
@@ -81,6 +90,7 @@ pub struct Communicator {
     /// Done and not yet asked for.
     finished: Vec<Finished>,
     patience: Patience,
+    observer: Option<Observer>,
     failure: Option<Box<Failure>>,
 }
 
@@ -107,7 +117,7 @@ impl Communicator {
         options: Options,
     ) -> Result<Self, ConnectError> {
         check(plan, rank, &options)?;
-        let listeners = Listeners::open(rendezvous.is_local())
+        let listeners = Listeners::open(rendezvous.is_local(), options.interfaces.as_ref())
             .map_err(|source| ConnectError::Local { what: "listen for peers", source })?;
         let own = Join::new(rank, claims(plan, &options), listeners.reach.clone());
         let group = meet(rendezvous, plan.ranks.len(), &own, options.join_timeout)?;
@@ -124,7 +134,8 @@ impl Communicator {
     ) -> Result<Self, ConnectError> {
         check(plan, rank, &options)?;
         let ranks = plan.ranks.len();
-        let wanted = connections(plan, &options.collectives);
+        let (plan, forbidden) = options.choice.narrow(plan, &options.collectives);
+        let wanted = connections(&plan, &options.collectives);
         let generation = plan.topology.generation.0;
         let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, listeners)?;
         let Mesh { control, transmit, receive, pairs, doorbell, arena } = mesh;
@@ -138,8 +149,29 @@ impl Communicator {
             crate::pin::spread(place, here)
                 .map_err(|source| ConnectError::Local { what: "bind to a core", source })?;
         }
+        tracing::info!(
+            target: "topod::init",
+            "rank {rank} of {ranks} on {}: {here} ranks here on {cores} cores, {} connections, shared memory {}",
+            host.name,
+            transmit.len() + receive.len(),
+            match &shared {
+                Some(shared) if shared.crosses => "with the whole group, and each other's own",
+                Some(_) => "with the whole group",
+                None => "between pairs of one host at most",
+            },
+        );
+        for (collective, reached) in &plan.collectives {
+            if let Some(best) = &reached.best {
+                let (algorithm, channels) = (best.algorithm, best.channels);
+                tracing::info!(target: "topod::graph", "{collective}: {algorithm}, {channels} channels");
+            }
+        }
+        let trace = options.trace.as_ref().map(|_| Trace::new(rank, &host.name));
+        let observer = (options.observe || trace.is_some()).then(|| Observer::new(trace));
         Ok(Self {
-            plan: plan.clone(),
+            plan,
+            observer,
+            forbidden,
             rank,
             group,
             splits: 0,
@@ -206,6 +238,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        self.leave_trace();
         // After a failure the peers know already.
         if self.failure.is_none() && !std::thread::panicking() {
             self.control.leave();
@@ -240,6 +273,7 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
         ("paths", format!("{:?} with heaps of {} bytes", options.paths, options.heap_bytes)),
         ("collectives", collectives.join(",")),
+        ("choice", options.choice.to_string()),
     ]
     .map(|(what, value)| (what.to_owned(), value))
     .into()

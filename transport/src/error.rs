@@ -10,6 +10,7 @@ use topology::{Collective, Rank};
 use crate::element::{ElementType, ReduceOp};
 use crate::link::LinkKind;
 use crate::schedule::{InvalidSizing, ScheduleError};
+use crate::variables::NoAlgorithm;
 
 /// Where in an operation a rank was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,6 +328,9 @@ pub enum TransportError {
         /// The time limit.
         limit: Duration,
     },
+    /// The plan has no algorithm that is allowed; nothing was sent.
+    #[error(transparent)]
+    NotAllowed(#[from] NoAlgorithm),
     /// The communicator was made for other collectives; nothing was sent.
     #[error("the communicator was not made for {0}")]
     NotConnected(Collective),

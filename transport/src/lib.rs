@@ -16,10 +16,12 @@ pub mod error;
 pub mod rendezvous;
 pub mod schedule;
 pub mod testing;
+pub mod variables;
 
 mod arena;
 mod communicator;
 mod control;
+mod driver;
 mod element;
 mod executor;
 mod frame;
@@ -29,19 +31,23 @@ mod link;
 mod memory;
 mod memory_limit;
 mod mesh;
+mod observe;
 mod pin;
 mod shared;
 mod waiter;
 
 pub use arena::SharedBuffer;
 pub use communicator::{
-    Communicator, Options, Path, Paths, Pending, Stats, Transport, plan_digest,
+    Call, Communicator, InvalidSetting, Options, Path, Paths, Pending, Place, SETTINGS, Setting,
+    Stats, Transport, plan_digest,
 };
 pub use control::fuzz_messages;
+pub use driver::Driver;
 pub use element::{Element, ElementType, ReduceOp, UnknownWord};
 pub use error::{ConnectError, Failure, TransportError};
 pub use executor::{StepDone, StepHook};
 pub use link::LinkKind;
 pub use link::tcp::fuzz_header;
 pub use memory_limit::{MemoryLimit, memory_limit};
+pub use observe::{Attribution, Late, Totals, Trace};
 pub use rendezvous::Rendezvous;

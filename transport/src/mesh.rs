@@ -8,11 +8,11 @@
 //!   TCP             one stream per pair for control, one per connection of the plan; each begins with a hello
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -39,6 +39,7 @@ use crate::link::tcp::{Identity, TcpReceive, TcpTransmit};
 use crate::link::{LinkKind, Receive, Transmit};
 use crate::rendezvous::{Group, Reach, listen};
 use crate::schedule::ConnectionId;
+use crate::variables::{Interfaces, interfaces_here};
 
 /// Longest time a stranger on the listening port may take to say who it is.
 const STRANGER: Duration = Duration::from_secs(2);
@@ -61,7 +62,10 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn open(local: bool) -> io::Result<Self> {
+    /// With a choice of interfaces, its address is told to the others.
+    pub(crate) fn open(local: bool, interfaces: Option<&Interfaces>) -> io::Result<Self> {
+        let address = interfaces.map(reachable_by).transpose()?;
+        let local = local && address.is_none_or(|address| address.is_loopback());
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let tcp = listen(local, 0)?;
@@ -71,8 +75,21 @@ impl Listeners {
         let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
         tcp.set_nonblocking(true)?;
         unix.set_nonblocking(true)?;
-        Ok(Self { tcp, unix, reach: Reach { host: Host::this(), port, unix: name } })
+        Ok(Self { tcp, unix, reach: Reach { host: Host::this(), port, unix: name, address } })
     }
+}
+
+/// The address of the first interface that is chosen.
+fn reachable_by(interfaces: &Interfaces) -> io::Result<IpAddr> {
+    let all = interfaces_here()?;
+    let Some(found) = interfaces.choose(&all) else {
+        let names: BTreeSet<_> = all.iter().map(|found| found.name.as_str()).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        let what = format!("no interface that is up is among '{interfaces}'; there are {names}");
+        return Err(io::Error::new(io::ErrorKind::NotFound, what));
+    };
+    tracing::info!(target: "topod::net", "ranks of other hosts reach this one by {} at {}", found.name, found.address);
+    Ok(found.address)
 }
 
 /// Half of a connection with the rank at its other end.
@@ -329,7 +346,8 @@ fn dial(
         between.control = Some(Stream::Unix(stream));
         return Ok(());
     }
-    let address = SocketAddr::from((member.address, member.reach.port));
+    let address = member.reach.address.unwrap_or(member.address);
+    let address = SocketAddr::from((address, member.reach.port));
     let open = |data| -> io::Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&address, left()?)?;
         stream.set_nodelay(true)?;

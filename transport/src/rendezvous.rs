@@ -45,12 +45,21 @@ enum Kind {
     File(PathBuf),
 }
 
+/// Where launchers put the rank and the number of ranks: torchrun, Open MPI (mpirun(1)), MPICH's Hydra and Intel MPI, Slurm
+/// (srun(1)).
+const PLACES: [(&str, &str); 4] = [
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+];
+
 /// Which rank of how many the environment says this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnPlace {
-    /// `RANK`.
+    /// `RANK`, or what the launcher calls it.
     pub rank: Rank,
-    /// `WORLD_SIZE`.
+    /// `WORLD_SIZE`, or what the launcher calls it.
     pub ranks: u32,
 }
 
@@ -66,7 +75,8 @@ pub struct InvalidRendezvous {
 
 impl Rendezvous {
     /// `env://` with variables from `lookup`: `MASTER_ADDR` and `MASTER_PORT` say where rank 0 listens, `RANK` and `WORLD_SIZE`
-    /// who this process is. These are the names torchrun and most launchers set.
+    /// who this process is. These are the names torchrun sets; where the last two are missing, those of Open MPI's mpirun
+    /// (`OMPI_COMM_WORLD_RANK`), of MPICH's and Intel's (`PMI_RANK`) and of Slurm's srun (`SLURM_PROCID`) are taken.
     ///
     /// # Errors
     /// Where one is missing or no number.
@@ -79,15 +89,22 @@ impl Rendezvous {
             let text = text(name)?;
             text.parse::<u32>().map_err(|_| invalid(format!("{name}={text} is no number")))
         };
+        let set = |(rank, ranks): &&(&str, &str)| lookup(rank).is_some() || lookup(ranks).is_some();
+        let Some((rank_name, ranks_name)) = PLACES.iter().find(set) else {
+            let known: Vec<_> = PLACES.iter().map(|(rank, _)| *rank).collect();
+            let why =
+                format!("none of {} is set: no launcher says which rank this is", known.join(", "));
+            return Err(invalid(why));
+        };
+        let (rank, ranks) = (number(rank_name)?, number(ranks_name)?);
+        if rank >= ranks {
+            return Err(invalid(format!("{rank_name}={rank} is not below {ranks_name}={ranks}")));
+        }
         let port = number("MASTER_PORT")?;
         let port = u16::try_from(port)
             .ok()
             .filter(|p| *p != 0)
             .ok_or_else(|| invalid(format!("MASTER_PORT={port} is no port")))?;
-        let (rank, ranks) = (number("RANK")?, number("WORLD_SIZE")?);
-        if rank >= ranks {
-            return Err(invalid(format!("RANK={rank} is not below WORLD_SIZE={ranks}")));
-        }
         Ok(Self {
             kind: Kind::Tcp { host: text("MASTER_ADDR")?, port },
             own_place: Some(OwnPlace { rank: Rank(rank), ranks }),
@@ -163,6 +180,8 @@ pub(crate) struct Reach {
     pub(crate) port: u16,
     /// Where it listens for links in shared memory: a Unix socket's abstract name.
     pub(crate) unix: String,
+    /// Where it wants to be reached by other hosts; by default where rank 0 sees it.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Join {

@@ -65,6 +65,10 @@ pub(crate) fn measure(
 ) -> Result<Vec<Measured>, String> {
     let timeout = Duration::from_secs(job.timeout_s.into());
     let largest = job.sizes.iter().copied().max().unwrap_or(0).max(COLD_BYTES as u64);
+    let mut base = Options::default();
+    // Stdout is for the result.
+    base.set("debug_file", "/dev/stderr").map_err(|error| error.to_string())?;
+    base.set_from_environment().map_err(|error| error.to_string())?;
     let options = Options {
         timeout,
         join_timeout: timeout,
@@ -80,7 +84,7 @@ pub(crate) fn measure(
         heap_bytes: usize::try_from(2 * largest).unwrap_or(usize::MAX / 2) + (1 << 20),
         // Ranks agree on the times by all-reduce.
         collectives: vec![Collective::AllReduce, job.collective],
-        ..Options::default()
+        ..base
     };
     let element: ElementType = job.element.parse().map_err(|e| format!("{e}"))?;
     let op: ReduceOp = job.op.parse().map_err(|e| format!("{e}"))?;

@@ -311,11 +311,24 @@ impl Communicator {
         output: &mut [T],
         receives: &[usize],
     ) -> Result<Stats, TransportError> {
+        expect("an input", total(sends), input.len())?;
+        expect("an output", total(receives), output.len())?;
+        let blocks = self.agree_on_blocks(sends, receives)?;
+        let (count, kernel) = (blocks.total(), Kernel::moving(T::TYPE));
+        let (input, output) = (caller(input), caller_mut(output));
+        let request = Request::new(Collective::AllToAll, count, kernel, input, output);
+        self.operate(Request { blocks: Some(blocks), ..request })
+    }
+
+    /// What everybody sends and receives in an uneven all-to-all, told by all to all.
+    pub(super) fn agree_on_blocks(
+        &mut self,
+        sends: &[usize],
+        receives: &[usize],
+    ) -> Result<Blocks, TransportError> {
         let ranks = self.ranks();
         expect("counts to send", ranks, sends.len())?;
         expect("counts to receive", ranks, receives.len())?;
-        expect("an input", sends.iter().sum(), input.len())?;
-        expect("an output", receives.iter().sum(), output.len())?;
         // To every rank the whole row, so that each knows what all send and expect, and all find the same mistake.
         let row: Vec<i64> = sends
             .iter()
@@ -337,15 +350,11 @@ impl Communicator {
             }
         }
         let counts = pairs().map(|(from, to)| count(from, to)).collect();
-        let blocks = Blocks::new(ranks, counts).ok_or(TransportError::Length {
+        Blocks::new(ranks, counts).ok_or(TransportError::Length {
             what: "blocks of all ranks together",
             expected: usize::MAX,
             found: usize::MAX,
-        })?;
-        let (count, kernel) = (blocks.total(), Kernel::moving(T::TYPE));
-        let (input, output) = (caller(input), caller_mut(output));
-        let request = Request::new(Collective::AllToAll, count, kernel, input, output);
-        self.operate(Request { blocks: Some(blocks), ..request })
+        })
     }
 
     /// Returns once every rank has called it. Runs along the plan's channels for all-reduce where the communicator was made
@@ -458,8 +467,17 @@ impl Communicator {
     }
 }
 
-fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), TransportError> {
+pub(super) fn expect(
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), TransportError> {
     if expected == found { Ok(()) } else { Err(TransportError::Length { what, expected, found }) }
+}
+
+/// Elements of all blocks together; more than there can be where that overflows.
+pub(super) fn total(counts: &[usize]) -> usize {
+    counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 fn kernel<T: Element>(op: ReduceOp) -> Result<Kernel, TransportError> {

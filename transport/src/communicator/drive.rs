@@ -6,6 +6,7 @@ use super::operation::{Active, Finished, Task};
 use super::{Communicator, Path, Stats};
 use crate::error::{Failure, TransportError};
 use crate::executor::{Broken, Progress, StepDone};
+use crate::observe::Done;
 use crate::shared::Advance;
 use crate::waiter::Pause;
 
@@ -118,6 +119,10 @@ impl Communicator {
             steps,
             sleeps: self.waiter.sleeps - sleeps,
         };
+        if let (Some(observer), Some(start)) = (&mut self.observer, start) {
+            let (collective, number) = (work.collective, work.tag.operation);
+            observer.record(Done { collective, number, start, stats });
+        }
         self.finished.push(Finished { ticket, stats, owned });
     }
 

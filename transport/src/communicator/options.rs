@@ -6,6 +6,7 @@ use std::time::Duration;
 use topology::Collective;
 
 use crate::executor::StepHook;
+use crate::variables::{Choice, Interfaces, Log};
 
 /// Which links may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,7 +43,7 @@ pub enum Paths {
 }
 
 /// The way an operation took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Path {
     /// The plan's channels.
@@ -91,6 +92,16 @@ pub struct Options {
     pub slot_bytes: usize,
     /// What will be asked for; connections are made for these.
     pub collectives: Vec<Collective>,
+    /// Which of the plan's algorithms, and which protocols, may be used.
+    pub choice: Choice,
+    /// By which interface other hosts reach this rank; by default the one that reaches rank 0. Need not be equal.
+    pub interfaces: Option<Interfaces>,
+    /// What [`Options::set_from_environment`] listens for. Need not be equal.
+    pub log: Log,
+    /// Whether account is kept of operations; costs the smallest ones some time. Need not be equal.
+    pub observe: bool,
+    /// Where a trace is written when the communicator is dropped, %r being the rank; implies `observe`. Need not be equal.
+    pub trace: Option<String>,
     /// Called after every step.
     pub on_step: Option<StepHook>,
 }
@@ -111,6 +122,11 @@ impl Default for Options {
             slots: 4,
             slot_bytes: 128 << 10,
             collectives: vec![Collective::AllReduce],
+            choice: Choice::default(),
+            interfaces: None,
+            log: Log::default(),
+            observe: false,
+            trace: None,
             on_step: None,
         }
     }
@@ -130,6 +146,11 @@ impl fmt::Debug for Options {
             .field("slots", &self.slots)
             .field("slot_bytes", &self.slot_bytes)
             .field("collectives", &self.collectives)
+            .field("choice", &self.choice)
+            .field("interfaces", &self.interfaces)
+            .field("log", &self.log)
+            .field("observe", &self.observe)
+            .field("trace", &self.trace)
             .finish_non_exhaustive()
     }
 }

@@ -24,6 +24,30 @@ impl<B> Pending<B> {
 }
 
 impl Communicator {
+    /// Operations that were started and are not done.
+    #[must_use]
+    pub const fn in_flight(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Moves everything in flight as far as it goes and returns at once; whether anything moved. Hears of failures as a wait
+    /// does.
+    ///
+    /// # Errors
+    /// [`TransportError::Failed`] where the group breaks.
+    pub fn progress(&mut self) -> Result<bool, TransportError> {
+        if let Some(failure) = &self.failure {
+            return Err(TransportError::Unusable(failure.clone()));
+        }
+        let moved = self.advance().and_then(|moved| {
+            if !moved {
+                self.look()?;
+            }
+            Ok(moved)
+        });
+        moved.map_err(|failure| self.broke(failure))
+    }
+
     /// Moves everything in flight; whether this operation is done.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use topology::{Collective, Rank};
 
 use super::operation::Request;
 use super::{Communicator, Pending, Stats};
-use crate::element::Element;
+use crate::element::{Element, ElementType};
 use crate::error::{Failure, TransportError};
 use crate::kernel::Kernel;
 use crate::link::{LinkError, Tag, signature};
@@ -95,21 +95,32 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::receive`]. Where nobody sends for the time limit, the group fails and names the lowest other rank.
     pub fn receive_any<T: Element>(&mut self, data: &mut [T]) -> Result<Rank, TransportError> {
+        self.receive_any_of(T::TYPE, data.len(), caller_mut(data))
+    }
+
+    pub(super) fn receive_any_of(
+        &mut self,
+        element: ElementType,
+        count: usize,
+        data: Slot,
+    ) -> Result<Rank, TransportError> {
         if let Some(failure) = &self.failure {
             return Err(TransportError::Unusable(failure.clone()));
         }
         if !self.links.receive.iter().any(|half| half.id.channel == SEND_RECV) {
             return Err(TransportError::NotConnected(Collective::SendRecv));
         }
-        let found = self.first_sender::<T>(data.len());
+        let found = self.first_sender(element, count);
         let from = found.map_err(|failure| self.broke(failure))?;
-        self.receive(data, from)?;
+        let request = self.message_of(element, from, self.rank(), count, data)?;
+        self.operate(request)?;
         Ok(from)
     }
 
     /// Waits for the first message of any rank.
-    fn first_sender<T: Element>(&mut self, count: usize) -> Result<Rank, Box<Failure>> {
-        let bytes = first_message(count, self.sizing(size_of::<T>())) * size_of::<T>();
+    fn first_sender(&mut self, element: ElementType, count: usize) -> Result<Rank, Box<Failure>> {
+        let size = element.bytes();
+        let bytes = first_message(count, self.sizing(size)) * size;
         let start = Instant::now();
         loop {
             for at in 0..self.links.receive.len() {
@@ -121,7 +132,7 @@ impl Communicator {
                 let tag = Tag {
                     operation: self.received[id.from.index()],
                     count: count as u64,
-                    signature: signature(Collective::SendRecv, Some(id.from), T::TYPE, None),
+                    signature: signature(Collective::SendRecv, Some(id.from), element, None),
                     bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
                 };
                 match half.link.poll_message(&tag) {
@@ -166,12 +177,23 @@ impl Communicator {
         count: usize,
         data: Slot,
     ) -> Result<Request, TransportError> {
+        self.message_of(T::TYPE, from, to, count, data)
+    }
+
+    pub(super) fn message_of(
+        &self,
+        element: ElementType,
+        from: Rank,
+        to: Rank,
+        count: usize,
+        data: Slot,
+    ) -> Result<Request, TransportError> {
         let peer = if from == self.rank() { to } else { from };
         let ranks = self.ranks();
         if peer == self.rank() || peer.index() >= ranks {
             return Err(TransportError::NoPeer { peer, ranks });
         }
-        let kernel = Kernel::moving(T::TYPE);
+        let kernel = Kernel::moving(element);
         let request = Request::new(Collective::SendRecv, count, kernel, data, data);
         Ok(Request { root: Some(from), receiver: Some(to), ..request })
     }

@@ -37,8 +37,9 @@ impl Communicator {
         self.tickets += 1;
         let (receiver, result) = (request.receiver, request.result);
         let work = self.work(request);
+        let flat = self.options.choice.flat(work.collective);
         let task = match (program, &mut self.shared) {
-            (None, Some(shared)) if small(&work, shared) => Task::Flat(Flat::new(shared)),
+            (None, Some(shared)) if flat && small(&work, shared) => Task::Flat(Flat::new(shared)),
             (None, Some(shared)) => Task::Direct(Direct::new(shared)),
             (Some(program), _) => self.by_plan(program, &work, ticket),
             (None, None) => unreachable!("nothing takes shared memory that is not there"),
@@ -52,7 +53,13 @@ impl Communicator {
     /// Whether an operation goes through memory the whole group shares.
     fn takes_shared(&self, request: &Request) -> Result<bool, TransportError> {
         let collective = request.collective;
+        if let Some(forbidden) = self.forbidden.get(&collective) {
+            return Err(forbidden.clone().into());
+        }
         if self.shared.is_none() || collective == Collective::SendRecv {
+            return Ok(false);
+        }
+        if self.options.choice.by_plan(collective) {
             return Ok(false);
         }
         let ranks = self.plan.ranks.len();
@@ -144,13 +151,15 @@ impl Communicator {
     }
 
     fn now(&self) -> Option<Instant> {
-        self.options.timed.then(Instant::now)
+        (self.options.timed || self.observer.is_some()).then(Instant::now)
     }
 
     /// Whether an operation can be done at once, with nothing else to look after.
     fn is_small(&self, request: &Request) -> Result<bool, TransportError> {
         let idle = self.active.is_empty() && self.failure.is_none();
-        if !idle || self.options.on_step.is_some() || !self.takes_shared(request)? {
+        let flat = self.options.choice.flat(request.collective);
+        let watched = self.options.on_step.is_some() || self.observer.is_some();
+        if !idle || !flat || watched || !self.takes_shared(request)? {
             return Ok(false);
         }
         let (size, ranks) = (request.kernel.element_bytes(), self.plan.ranks.len());

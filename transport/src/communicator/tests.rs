@@ -8,6 +8,10 @@ use super::*;
 use crate::element::{ElementType, ReduceOp};
 use crate::testing::{ring_plan, tree_plan};
 
+mod account;
+mod choice;
+mod driver;
+mod ffi;
 mod types;
 
 /// Runs `each` on every rank of a fresh group, one thread per rank.

@@ -56,7 +56,10 @@ impl Drop for Posted {
 }
 
 /// Rank 0's listener, and the file that tells of it.
-pub(super) fn open(rendezvous: &Rendezvous) -> io::Result<(TcpListener, Option<Posted>)> {
+pub(super) fn open(
+    rendezvous: &Rendezvous,
+    chosen: Option<IpAddr>,
+) -> io::Result<(TcpListener, Option<Posted>)> {
     match &rendezvous.kind {
         Kind::Tcp { port, .. } => {
             let local = rendezvous.is_local();
@@ -69,7 +72,7 @@ pub(super) fn open(rendezvous: &Rendezvous) -> io::Result<(TcpListener, Option<P
             let notice = Notice {
                 protocol: PROTOCOL.to_owned(),
                 host: Host::this(),
-                addresses: routable(),
+                addresses: chosen.map_or_else(routable, |address| vec![address]),
                 port: listener.local_addr()?.port(),
             };
             post(path, &notice)?;

@@ -43,7 +43,7 @@ pub(super) fn serve(
     limit: Duration,
 ) -> Result<Group, ConnectError> {
     let failed = |source| ConnectError::Serve { place: rendezvous.to_string(), source };
-    let (listener, _posted) = place::open(rendezvous).map_err(failed)?;
+    let (listener, _posted) = place::open(rendezvous, own.reach().address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let mut told = vec![false; ranks];
     told[0] = true;

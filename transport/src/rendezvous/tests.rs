@@ -5,6 +5,7 @@ fn join(rank: u32, digest: &str) -> Join {
         host: Host { name: format!("host{rank}"), boot: "b".into(), network: "n".into() },
         port: 1000 + u16::try_from(rank).unwrap(),
         unix: format!("u{rank}"),
+        address: None,
     };
     Join::new(Rank(rank), vec![("plan digest".into(), digest.into())], reach)
 }
@@ -157,4 +158,25 @@ fn the_environment() {
     assert!(error(&[("MASTER_PORT", "0")]).contains("no port"));
     assert!(error(&[("WORLD_SIZE", "many")]).contains("no number"));
     assert!(error(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
+    assert!(error(&[("WORLD_SIZE", "")]).contains("WORLD_SIZE is not set"));
+    assert!(error(&[("RANK", ""), ("WORLD_SIZE", "")]).contains("no launcher says which rank"));
+    for (rank, ranks) in [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+    ] {
+        let launched = |torchrun: &'static str| {
+            Rendezvous::from_variables(move |name| match name {
+                "MASTER_ADDR" => Some("node1".to_owned()),
+                "MASTER_PORT" => Some("29500".to_owned()),
+                _ if name == rank => Some("1".to_owned()),
+                _ if name == ranks => Some("2".to_owned()),
+                "RANK" | "WORLD_SIZE" if !torchrun.is_empty() => Some(torchrun.to_owned()),
+                _ => None,
+            })
+        };
+        assert_eq!(launched("").unwrap().own_place(), Some(OwnPlace { rank: Rank(1), ranks: 2 }));
+        // torchrun's go before: it may itself have been started by any of the others.
+        assert!(launched("4").unwrap_err().to_string().contains("RANK=4 is not below"));
+    }
 }

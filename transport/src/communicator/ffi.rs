@@ -1,0 +1,213 @@
+//! Operations on memory named by address: what faces for other languages are made of.
+//!
+//! The methods for Rust borrow or own their buffers; here the caller answers for them.
+#![expect(unsafe_code, reason = "other languages name memory by address")]
+
+use std::ptr::NonNull;
+
+use topology::{Collective, Rank};
+
+use super::collectives::{expect, total};
+use super::operation::Request;
+use super::{Communicator, Pending, Stats};
+use crate::element::{ElementType, ReduceOp};
+use crate::error::TransportError;
+use crate::kernel::Kernel;
+use crate::memory::{MemoryKey, Slot};
+
+/// A buffer of a caller: where it is and how many elements it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    address: NonNull<u8>,
+    count: usize,
+    element: ElementType,
+}
+
+// SAFETY: An address; whoever made the place answers for what is behind it, on every thread.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// `count` elements at `address`; `None` where that is not aligned to them, ends beyond the address space, or is null
+    /// though elements are to be there.
+    #[must_use]
+    pub fn new(address: *mut u8, count: usize, element: ElementType) -> Option<Self> {
+        let size = element.bytes();
+        let bytes = count.checked_mul(size).filter(|bytes| isize::try_from(*bytes).is_ok())?;
+        if bytes == 0 {
+            return Some(Self { address: NonNull::<u64>::dangling().cast(), count, element });
+        }
+        address.addr().checked_add(bytes)?;
+        let address = NonNull::new(address).filter(|at| at.addr().get().is_multiple_of(size))?;
+        Some(Self { address, count, element })
+    }
+
+    /// Its elements.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    fn slot(self) -> Slot {
+        let bytes = self.count * self.element.bytes();
+        // SAFETY: Whoever starts the operation vouches for the memory until it ends (`Communicator::start_at`).
+        unsafe { Slot::new(self.address, bytes, MemoryKey::default()) }
+    }
+}
+
+/// An operation with its buffers. Input and output may be the same place where the operation has a form in place; a shard's
+/// place is then within the buffer of all. All buffers of an operation are of one element type.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Call {
+    /// As [`Communicator::all_reduce_into`].
+    AllReduce { input: Place, output: Place, op: ReduceOp },
+    /// As [`Communicator::all_gather`].
+    AllGather { shard: Place, output: Place },
+    /// As [`Communicator::reduce_scatter`].
+    ReduceScatter { input: Place, shard: Place, op: ReduceOp },
+    /// As [`Communicator::broadcast`].
+    Broadcast { buffer: Place, root: Rank },
+    /// As [`Communicator::reduce`].
+    Reduce { input: Place, output: Place, op: ReduceOp, root: Rank },
+    /// As [`Communicator::gather`]; `output` is looked at on the root alone.
+    Gather { shard: Place, output: Place, count: usize, root: Rank },
+    /// As [`Communicator::scatter`]; `input` is looked at on the root alone.
+    Scatter { input: Place, shard: Place, count: usize, root: Rank },
+    /// As [`Communicator::all_to_all`].
+    AllToAll { input: Place, output: Place },
+    /// As [`Communicator::all_to_all_uneven`].
+    AllToAllUneven { input: Place, sends: Vec<usize>, output: Place, receives: Vec<usize> },
+    /// As [`Communicator::send`].
+    Send { data: Place, to: Rank },
+    /// As [`Communicator::receive`].
+    Receive { data: Place, from: Rank },
+}
+
+impl Communicator {
+    /// Does an operation and waits for its end.
+    ///
+    /// # Safety
+    /// Inputs are valid for reads, and outputs for reads and writes, while this runs; nobody else writes the ones or touches
+    /// the others. Places of one call do not overlap, but where the operation is in place.
+    ///
+    /// # Errors
+    /// As the method named at [`Call`].
+    pub unsafe fn run_at(
+        &mut self,
+        element: ElementType,
+        call: Call,
+    ) -> Result<Stats, TransportError> {
+        let request = self.request(element, call)?;
+        self.operate(request)
+    }
+
+    /// Starts an operation; `owner` keeps its memory and is given back when it is done.
+    ///
+    /// # Safety
+    /// As [`Communicator::run_at`], until the operation is done, it fails, or the communicator is dropped: as long as it
+    /// keeps `owner`.
+    ///
+    /// # Errors
+    /// As the method named at [`Call`], for what is found before anything is sent.
+    pub unsafe fn start_at<B: Send + 'static>(
+        &mut self,
+        element: ElementType,
+        call: Call,
+        owner: B,
+    ) -> Result<Pending<B>, TransportError> {
+        let request = self.request(element, call)?;
+        self.start_owned(request, owner)
+    }
+
+    /// As [`Communicator::receive_any`].
+    ///
+    /// # Safety
+    /// As [`Communicator::run_at`].
+    ///
+    /// # Errors
+    /// As [`Communicator::receive_any`].
+    pub unsafe fn receive_any_at(
+        &mut self,
+        element: ElementType,
+        data: Place,
+    ) -> Result<Rank, TransportError> {
+        self.receive_any_of(element, data.count, data.slot())
+    }
+
+    fn request(&mut self, element: ElementType, call: Call) -> Result<Request, TransportError> {
+        let combine =
+            |op| Kernel::new(element, op).ok_or(TransportError::NotCombined { op, element });
+        let moving = |collective, count, input: Place, output: Place| {
+            let (input, output) = (input.slot(), output.slot());
+            Request::new(collective, count, Kernel::moving(element), input, output)
+        };
+        let rooted = |request, root| Request { root: Some(root), ..request };
+        let own = self.rank();
+        let shard = |count, found: usize| {
+            expect("a shard", crate::schedule::shard(count, own, self.ranks()).len(), found)
+        };
+        Ok(match call {
+            Call::AllReduce { input, output, op } => {
+                expect("an output", input.count, output.count)?;
+                let (count, kernel) = (input.count, combine(op)?);
+                let (input, output) = (input.slot(), output.slot());
+                let request = Request::new(Collective::AllReduce, count, kernel, input, output);
+                Request { result: Some(output), ..request }
+            }
+            Call::AllGather { shard: part, output } => {
+                shard(output.count, part.count)?;
+                moving(Collective::AllGather, output.count, part, output)
+            }
+            Call::ReduceScatter { input, shard: part, op } => {
+                shard(input.count, part.count)?;
+                let (count, kernel) = (input.count, combine(op)?);
+                let (input, part) = (input.slot(), part.slot());
+                let request = Request::new(Collective::ReduceScatter, count, kernel, input, part);
+                Request { result: Some(part), ..request }
+            }
+            Call::Broadcast { buffer, root } => {
+                rooted(moving(Collective::Broadcast, buffer.count, buffer, buffer), root)
+            }
+            Call::Reduce { input, output, op, root } => {
+                let place = if own == root { output } else { input };
+                expect("an output", input.count, place.count)?;
+                let (count, kernel) = (input.count, combine(op)?);
+                let (input, output) = (input.slot(), place.slot());
+                let request = Request::new(Collective::Reduce, count, kernel, input, output);
+                let result = (own == root).then_some(output);
+                Request { root: Some(root), result, ..request }
+            }
+            Call::Gather { shard: part, output, count, root } => {
+                shard(count, part.count)?;
+                if own == root {
+                    expect("an output", count, output.count)?;
+                }
+                rooted(moving(Collective::Gather, count, part, output), root)
+            }
+            Call::Scatter { input, shard: part, count, root } => {
+                shard(count, part.count)?;
+                if own == root {
+                    expect("an input", count, input.count)?;
+                }
+                rooted(moving(Collective::Scatter, count, input, part), root)
+            }
+            Call::AllToAll { input, output } => {
+                expect("an output", input.count, output.count)?;
+                moving(Collective::AllToAll, input.count, input, output)
+            }
+            Call::AllToAllUneven { input, sends, output, receives } => {
+                expect("an input", total(&sends), input.count)?;
+                expect("an output", total(&receives), output.count)?;
+                let blocks = self.agree_on_blocks(&sends, &receives)?;
+                let request = moving(Collective::AllToAll, blocks.total(), input, output);
+                Request { blocks: Some(blocks), ..request }
+            }
+            Call::Send { data, to } => {
+                self.message_of(element, own, to, data.count, data.slot())?
+            }
+            Call::Receive { data, from } => {
+                self.message_of(element, from, own, data.count, data.slot())?
+            }
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! Options by name: what faces for other languages, the environment and files speak.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use topology::Collective;
+
+use super::{Options, Paths, Transport};
+
+/// A setting with its value as text.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name, as in `timeout_ms`; `TOPOD_TIMEOUT_MS` in the environment.
+    pub name: &'static str,
+    /// What values it takes, for people.
+    pub values: &'static str,
+    set: fn(&mut Options, &str) -> Result<(), String>,
+}
+
+/// A setting that is not there, or a value it does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSetting {
+    /// No such setting.
+    #[error("there is no setting '{name}'; known are {known}")]
+    Name {
+        /// As given.
+        name: String,
+        /// All there are.
+        known: String,
+    },
+    /// A variable of the environment has none of its values.
+    #[error("{variable}={value}: {why}")]
+    Variable {
+        /// Which.
+        variable: String,
+        /// As given.
+        value: String,
+        /// What it takes.
+        why: String,
+    },
+    /// Not one of its values.
+    #[error("{name}={value}: {why}")]
+    Value {
+        /// Which setting.
+        name: &'static str,
+        /// As given.
+        value: String,
+        /// What it takes.
+        why: String,
+    },
+}
+
+/// Every setting, by name.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "algo",
+        values: "algorithms, in NCCL_ALGO's grammar",
+        set: |options, value| options.choice.set_algorithms(value),
+    },
+    Setting {
+        name: "collectives",
+        values: "all, or names separated by commas",
+        set: |options, value| {
+            options.collectives = if value == "all" {
+                Collective::ALL.to_vec()
+            } else {
+                value
+                    .split(',')
+                    .map(|name| name.trim().parse().map_err(|e| format!("{e}")))
+                    .collect::<Result<_, _>>()?
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "cross_memory",
+        values: "0 or 1",
+        set: |options, value| flag(value).map(|on| options.cross_memory = on),
+    },
+    Setting {
+        name: "debug",
+        values: "VERSION, WARN, INFO or TRACE",
+        set: |options, value| options.log.set_detail(value),
+    },
+    Setting {
+        name: "debug_file",
+        values: "a path; %h is the host, %p the process",
+        set: |options, value| {
+            options.log.file = Some(value.to_owned()).filter(|path| !path.is_empty());
+            options.log.file.as_ref().map(|_| ()).ok_or_else(|| "no path".to_owned())
+        },
+    },
+    Setting {
+        name: "debug_subsys",
+        values: "subsystems, in NCCL_DEBUG_SUBSYS's grammar",
+        set: |options, value| options.log.set_subsystems(value),
+    },
+    Setting {
+        name: "heap_bytes",
+        values: "bytes",
+        set: |options, value| number(value).map(|bytes| options.heap_bytes = bytes),
+    },
+    Setting {
+        name: "join_timeout_ms",
+        values: "milliseconds, at least 1",
+        set: |options, value| duration(value).map(|limit| options.join_timeout = limit),
+    },
+    Setting {
+        name: "observe",
+        values: "0 or 1",
+        set: |options, value| flag(value).map(|on| options.observe = on),
+    },
+    Setting {
+        name: "paths",
+        values: "auto or plan",
+        set: |options, value| {
+            options.paths = match value {
+                "auto" => Paths::Auto,
+                "plan" => Paths::Plan,
+                _ => return Err("auto or plan".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "pin",
+        values: "0 or 1",
+        set: |options, value| flag(value).map(|on| options.pin = on),
+    },
+    Setting {
+        name: "proto",
+        values: "protocols, in NCCL_PROTO's grammar",
+        set: |options, value| options.choice.set_protocols(value),
+    },
+    Setting {
+        name: "slot_bytes",
+        values: "bytes",
+        set: |options, value| number(value).map(|bytes| options.slot_bytes = bytes),
+    },
+    Setting {
+        name: "slots",
+        values: "a number from 2",
+        set: |options, value| number(value).map(|slots| options.slots = slots),
+    },
+    Setting {
+        name: "socket_ifname",
+        values: "interfaces, in NCCL_SOCKET_IFNAME's grammar",
+        set: |options, value| value.parse().map(|chosen| options.interfaces = Some(chosen)),
+    },
+    Setting {
+        name: "timed",
+        values: "0 or 1",
+        set: |options, value| flag(value).map(|on| options.timed = on),
+    },
+    Setting {
+        name: "timeout_ms",
+        values: "milliseconds, at least 1",
+        set: |options, value| duration(value).map(|limit| options.timeout = limit),
+    },
+    Setting {
+        name: "trace",
+        values: "a path; %r is the rank, %h the host, %p the process",
+        set: |options, value| {
+            options.trace = Some(value.to_owned()).filter(|path| !path.is_empty());
+            options.trace.as_ref().map(|_| ()).ok_or_else(|| "no path".to_owned())
+        },
+    },
+    Setting {
+        name: "transport",
+        values: "auto, shm or tcp",
+        set: |options, value| {
+            options.transport = match value {
+                "auto" => Transport::Auto,
+                "shm" => Transport::Shm,
+                "tcp" => Transport::Tcp,
+                _ => return Err("auto, shm or tcp".to_owned()),
+            };
+            Ok(())
+        },
+    },
+];
+
+impl Options {
+    /// What a face starts from: made for every collective, so that nobody has to say beforehand which are to come.
+    #[must_use]
+    pub fn for_all() -> Self {
+        Self { collectives: Collective::ALL.to_vec(), ..Self::default() }
+    }
+
+    /// Changes one setting, both sides as text.
+    ///
+    /// # Errors
+    /// Where there is no such setting, or it does not take the value; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), InvalidSetting> {
+        let setting = SETTINGS.iter().find(|setting| setting.name == name);
+        let Some(setting) = setting else {
+            let known: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+            return Err(InvalidSetting::Name { name: name.to_owned(), known: known.join(", ") });
+        };
+        (setting.set)(self, value).map_err(|why| InvalidSetting::Value {
+            name: setting.name,
+            value: value.to_owned(),
+            why,
+        })
+    }
+}
+
+fn number<T: FromStr>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| "not a number, or too large".to_owned())
+}
+
+fn duration(value: &str) -> Result<Duration, String> {
+    let milliseconds: u64 = number(value)?;
+    if milliseconds == 0 {
+        return Err("at least 1 ms".to_owned());
+    }
+    Ok(Duration::from_millis(milliseconds))
+}
+
+fn flag(value: &str) -> Result<bool, String> {
+    match value {
+        "0" | "false" | "no" => Ok(false),
+        "1" | "true" | "yes" => Ok(true),
+        _ => Err("0 or 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_takes_and_refuses() {
+        // A value that changes the default, and one that is none.
+        let cases = [
+            ("algo", "ring;broadcast:tree", "star"),
+            ("collectives", "all-reduce, broadcast", "all-produce"),
+            ("cross_memory", "0", "2"),
+            ("debug", "info", "LOUD"),
+            ("debug_file", "/tmp/log.%p", ""),
+            ("debug_subsys", "COLL,NET", "MAGIC"),
+            ("heap_bytes", "4096", "-1"),
+            ("join_timeout_ms", "5", "0"),
+            ("observe", "1", "often"),
+            ("paths", "plan", "ring"),
+            ("pin", "yes", ""),
+            ("proto", "^LL", "UDP"),
+            ("slot_bytes", "4096", "4K"),
+            ("slots", "8", "many"),
+            ("socket_ifname", "=eth0", "^"),
+            ("timed", "0", "off"),
+            ("timeout_ms", "5", "0"),
+            ("trace", "/tmp/trace.%r.json", ""),
+            ("transport", "tcp", "ib"),
+        ];
+        let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+        assert_eq!(cases.map(|(name, ..)| name).to_vec(), names, "sorted, each with its case");
+        for (name, good, bad) in cases {
+            let mut options = Options::default();
+            let before = format!("{options:?}");
+            let error = options.set(name, bad).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}={bad}: ")), "{error}");
+            assert_eq!(format!("{options:?}"), before);
+            options.set(name, good).unwrap();
+            assert_ne!(format!("{options:?}"), before, "{name}");
+        }
+        let error = Options::default().set("speed", "11").unwrap_err().to_string();
+        assert!(
+            error.starts_with("there is no setting 'speed'; known are algo, collectives, "),
+            "{error}"
+        );
+    }
+}
