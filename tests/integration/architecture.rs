@@ -7,11 +7,15 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// What each part of the product may know of the others. What is absent is the point: the transport cannot plan, the
 /// planner cannot talk, and the vocabulary depends on nothing of ours.
-const MAY_USE: [(&str, &[&str]); 6] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("topology", &[]),
     ("planner", &["topology"]),
     ("proto", &["topology"]),
     ("transport", &["topology"]),
+    // What a job asks of the daemon, and the faces for other languages, which it loads.
+    ("transport-daemon", &["proto", "topology", "transport"]),
+    ("transport-c", &["topology", "transport", "transport-daemon"]),
+    ("transport-python", &["topology", "transport", "transport-daemon"]),
     ("daemon", &["planner", "proto", "topology"]),
     ("cli", &["daemon", "planner", "proto", "topology", "transport"]),
 ];

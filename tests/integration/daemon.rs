@@ -2,7 +2,7 @@
 
 mod binary;
 mod events;
-mod harness;
+pub(crate) mod harness;
 mod lifecycle;
 mod plans;
 mod standard_services;

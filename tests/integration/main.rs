@@ -7,6 +7,7 @@ mod cli;
 mod corpus_formats;
 mod daemon;
 mod deploy;
+mod faces;
 mod fixtures;
 mod probe;
 mod programs;

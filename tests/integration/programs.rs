@@ -1,41 +1,71 @@
-//! The programs under test, built once per run.
+//! The programs and libraries under test, built once per run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use cargo_metadata::Message;
+use cargo_metadata::{Artifact, Message};
 
 /// The topod binary.
 pub(crate) fn topod() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("topod"))
+    BUILT.get_or_init(|| program("topod"))
 }
 
 /// The topoctl binary.
 pub(crate) fn topoctl() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("topoctl"))
+    BUILT.get_or_init(|| program("topoctl"))
 }
 
-/// Builds a program of the workspace the way the tests themselves were built: as part of the whole, so that features
-/// unify alike and nothing is compiled twice, and with the same profile, told by the folder this binary lies in.
-fn build(name: &str) -> PathBuf {
+/// The transport's library for C: its shared and its static form.
+pub(crate) fn c_library() -> &'static [PathBuf] {
+    static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    BUILT.get_or_init(|| library("topod"))
+}
+
+/// The transport's module for Python, by the name cargo gives it.
+pub(crate) fn python_module() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| library("topod_python").pop().expect("a dynamic library is a file"))
+}
+
+fn program(name: &str) -> PathBuf {
+    let built = built().iter().filter(|artifact| artifact.target.is_bin());
+    let built = built.filter(|artifact| artifact.target.name == name);
+    let executable = built.filter_map(|artifact| artifact.executable.as_ref()).next();
+    executable.expect("a binary target has an executable").into()
+}
+
+fn library(name: &str) -> Vec<PathBuf> {
+    let built = built().iter().filter(|artifact| !artifact.target.is_bin());
+    let built = built.filter(|artifact| artifact.target.name == name);
+    built.flat_map(|artifact| &artifact.filenames).map(PathBuf::from).collect()
+}
+
+/// All programs and libraries of the workspace, by one call of cargo: another selection would have other features, and build
+/// everything below anew. With the profile of the tests themselves, told by the folder this binary lies in.
+fn built() -> &'static [Artifact] {
+    static BUILT: OnceLock<Vec<Artifact>> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+fn build() -> Vec<Artifact> {
     let this = std::env::current_exe().expect("this test has a path");
     let folder = this.ancestors().nth(2).and_then(Path::file_name).expect("target/PROFILE/deps/x");
     let profile = if folder == "debug" { "dev".into() } else { folder.to_string_lossy() };
     let output = Command::new(env!("CARGO"))
-        .args(["build", "--workspace", "--bin", name, "--profile", &profile])
+        .args(["build", "--workspace", "--lib", "--bins", "--profile", &profile])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(crate::workspace_root())
         .output()
         .expect("cargo, which built this test");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let built = Message::parse_stream(output.stdout.as_slice()).find_map(|message| {
-        match message.expect("cargo's messages are JSON") {
-            Message::CompilerArtifact(built) if built.target.name == name => built.executable,
-            _ => None,
-        }
-    });
-    built.expect("a binary target has an executable").into()
+    let messages = Message::parse_stream(output.stdout.as_slice());
+    let artifact = |message| match message {
+        Ok(Message::CompilerArtifact(built)) => Some(built),
+        Ok(_) => None,
+        Err(error) => panic!("cargo's messages are JSON: {error}"),
+    };
+    messages.filter_map(artifact).collect()
 }

@@ -4,7 +4,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A command some tests start, and the package it is in. Without it they are skipped, with the reason.
-const WANTED: [(&str, &str); 1] = [("systemd-analyze", "systemd")];
+const WANTED: [(&str, &str); 5] = [
+    ("systemd-analyze", "systemd"),
+    ("python3", "python3"),
+    // The command stands for the library, which has none.
+    ("f2py3", "python3-numpy"),
+    ("mpirun", "openmpi-bin"),
+    ("ip", "iproute2"),
+];
 
 /// Installs what is missing where that is possible; says what is skipped where it is not.
 pub(crate) fn run() {

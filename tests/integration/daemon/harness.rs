@@ -26,16 +26,16 @@ use topology::{Bandwidth, BusId, GpuIndex, RateModel, Snapshot, Source};
 /// Longest wait for anything: only a failing test takes as long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) fn gpu_address(index: u32) -> BusId {
+pub(crate) fn gpu_address(index: u32) -> BusId {
     BusId::new(0, 0x10 + u8::try_from(index).unwrap(), 0, 0).unwrap()
 }
 
-pub(super) fn gpu_uuid(index: u32) -> String {
+pub(crate) fn gpu_uuid(index: u32) -> String {
     format!("GPU-00000000-0000-0000-0000-{index:012}")
 }
 
 /// `gpus` GPUs, each joined to each by one NVLink of `gbps`, and one NIC, below one NUMA node.
-pub(super) fn machine(gpus: u32, gbps: u64) -> Snapshot {
+pub(crate) fn machine(gpus: u32, gbps: u64) -> Snapshot {
     let gen3x16 = PcieLink { mtps: 8000, width: 16 };
     let function = |bus_id, kind| PciDevice {
         host_bridge: Some("pci0000:00".into()),
@@ -87,40 +87,40 @@ pub(super) fn machine(gpus: u32, gbps: u64) -> Snapshot {
     snapshot
 }
 
-pub(super) fn record(path: &Path, snapshot: &Snapshot) {
+pub(crate) fn record(path: &Path, snapshot: &Snapshot) {
     fs::write(path, serde_json::to_vec(snapshot).unwrap()).unwrap();
 }
 
 /// A place for a daemon: its socket, its machine, and who it notifies.
-pub(super) struct Place {
+pub(crate) struct Place {
     folder: TempDir,
     notified: UnixDatagram,
 }
 
 impl Place {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let notified = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         Self { folder, notified }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.path("topod.sock")
     }
 
-    pub(super) fn machine(&self) -> PathBuf {
+    pub(crate) fn machine(&self) -> PathBuf {
         self.path("machine.json")
     }
 
-    pub(super) fn notify(&self) -> PathBuf {
+    pub(crate) fn notify(&self) -> PathBuf {
         self.path("notify")
     }
 
-    pub(super) fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         Config {
             socket: self.socket(),
             source: MachineSource::Recorded(self.machine()),
@@ -133,7 +133,7 @@ impl Place {
     }
 
     /// The next notification that has a line beginning with `start`.
-    pub(super) async fn notification(&self, start: &str) -> String {
+    pub(crate) async fn notification(&self, start: &str) -> String {
         let wait = async {
             loop {
                 let mut buffer = [0; 4096];
@@ -147,7 +147,7 @@ impl Place {
         timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no notification {start}"))
     }
 
-    pub(super) async fn channel(&self) -> Channel {
+    pub(crate) async fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket().display()));
         endpoint.unwrap().connect().await.unwrap()
     }
