@@ -146,8 +146,13 @@ fn pairs_of_hosts_come_near_their_bounds() {
     for name in PAIRS {
         let Some(snapshots) = machines.get(name) else { continue };
         let pair: Vec<Snapshot> = snapshots.iter().chain(snapshots).cloned().collect();
-        let (_, plan) = planned(&pair);
+        let (topology, plan) = planned(&pair);
+        // Without a plan the same is proved, and the same named.
+        let bounds = planner::assemble::bounds_of(&topology, &PlanRequest::default()).unwrap();
         for collective in [Collective::AllGather, Collective::AllReduce] {
+            let bound = bounds.get(&collective);
+            assert_eq!(bound, plan.collectives[&collective].bound.as_ref(), "{name}");
+            assert!(bound.is_some_and(|bound| !bound.limited_by.is_empty()), "{name}");
             let percent = percent(name, &plan, collective);
             println!("two {name}: {collective} {percent:.2} %");
             short.extend((percent < 99.0).then_some((name, collective, percent)));
