@@ -28,6 +28,7 @@ mod account;
 mod collectives;
 mod drive;
 mod ffi;
+mod fusion;
 mod groups;
 mod operation;
 mod options;

@@ -89,6 +89,15 @@ int main(int argc, char **argv)
             return 2;
     check(topod_release(world, memory), "release");
 
+    /* Many small buffers in one operation. */
+    float weights[40] = {0}, bias[3] = {0};
+    void *tensors[] = {weights, bias};
+    size_t counts[] = {40, 3};
+    weights[39] = bias[2] = (float)rank;
+    check(topod_all_reduce_fused(world, tensors, counts, 2, TOPOD_F32, TOPOD_MAX, 0), "fused");
+    if (weights[39] != (float)(ranks - 1) || bias[2] != (float)(ranks - 1) || weights[0] != 0)
+        return 2;
+
     /* A group of every second rank. */
     check(topod_split(world, (int32_t)(rank % 2), 0, NULL, NULL, options, &half), "split");
     check(topod_barrier(half), "barrier");

@@ -245,6 +245,17 @@ topod_status topod_all_reduce(
     uint32_t reduce_op,
     topod_operation **operation);
 
+/* Combines `tensors` buffers, each in place, by few operations: those that fit are packed into buckets of at most
+   `bucket_bytes` (25 MiB where that is 0). `counts` has the number of elements of each. Blocks. */
+topod_status topod_all_reduce_fused(
+    const topod_communicator *communicator,
+    void *const *buffers,
+    const size_t *counts,
+    size_t tensors,
+    uint32_t element_type,
+    uint32_t reduce_op,
+    size_t bucket_bytes);
+
 /* Gathers every rank's shard into every rank's output of `count` elements, by rank; topod_shard says how they are cut. In
    place where the input is at its place in the output. */
 topod_status topod_all_gather(

@@ -133,6 +133,42 @@ pub unsafe extern "C" fn topod_all_reduce(
     })
 }
 
+/// Combines `tensors` buffers, each in place, by few operations: those that fit are packed into buckets of at most
+/// `bucket_bytes` (25 MiB where that is 0). `counts` has the number of elements of each. Blocks.
+///
+/// # Safety
+/// `communicator` is one; `buffers` and `counts` have `tensors` entries; each buffer is valid for reads and writes, nobody else
+/// touches it meanwhile, and none overlaps another.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn topod_all_reduce_fused(
+    communicator: *const CommunicatorHandle,
+    buffers: *const *mut c_void,
+    counts: *const usize,
+    tensors: usize,
+    element_type: u32,
+    reduce_op: u32,
+    bucket_bytes: usize,
+) -> Status {
+    guard(|| {
+        // SAFETY: By the caller's word.
+        let handle = unsafe { borrow(communicator, "the communicator") }?;
+        // SAFETY: By the caller's word.
+        let buffers = unsafe { array(buffers, tensors, "buffers") }?;
+        // SAFETY: By the caller's word.
+        let counts = unsafe { array(counts, tensors, "counts") }?;
+        let (of, op) = (element(element_type)?, op(reduce_op)?);
+        let both = buffers.iter().zip(counts);
+        let places = both.map(|(buffer, count)| place(*buffer, *count, of, "a buffer"));
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let most = if bucket_bytes == 0 { 25 << 20 } else { bucket_bytes };
+        handle.driver.with(|communicator| {
+            // SAFETY: The buffers stay for the whole call, by the caller's word.
+            unsafe { communicator.all_reduce_fused_at(of, &places, op, most) }
+        })?;
+        Ok(())
+    })
+}
+
 /// Gathers every rank's shard into every rank's output of `count` elements, by rank; topod_shard says how they are cut. In
 /// place where the input is at its place in the output.
 ///

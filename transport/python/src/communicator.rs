@@ -204,6 +204,33 @@ impl Communicator {
         self.operate(py, element, call, both(input, output), async_op)
     }
 
+    /// Combines many arrays of one element type, each in place, by few operations: those that fit are packed into buckets of
+    /// at most so many bytes.
+    #[pyo3(signature = (arrays, op="sum", bucket_bytes=26_214_400, dtype=None))]
+    fn all_reduce_fused(
+        &self,
+        py: Python<'_>,
+        arrays: Vec<Bound<'_, PyAny>>,
+        op: &str,
+        bucket_bytes: usize,
+        dtype: Option<&str>,
+    ) -> PyResult<Stats> {
+        let op = self::op(op)?;
+        let arrays = arrays.iter().map(|array| Argument::write(array, dtype));
+        let arrays: Arrays = arrays.collect::<PyResult<_>>()?;
+        let element = arrays.first().map_or(ElementType::F32, |array| array.element);
+        for array in arrays.iter().skip(1) {
+            arrays[0].same_type(array)?;
+        }
+        let places = arrays.iter().map(Argument::place).collect::<PyResult<Vec<_>>>()?;
+        let stats = self.with(py, move |communicator| {
+            // SAFETY: The arrays are lent until the call is over, which is when they are dropped.
+            unsafe { communicator.all_reduce_fused_at(element, &places, op, bucket_bytes) }
+        })?;
+        drop(arrays);
+        Ok(stats.into())
+    }
+
     /// Gathers every rank's shard into `out`, by rank; in place where the shard is at its place in it.
     #[pyo3(signature = (shard, out, async_op=false, dtype=None))]
     fn all_gather<'py>(

@@ -136,6 +136,17 @@ def asynchronous(comm):
     comm.barrier()
 
 
+def fused(comm):
+    shapes = [(3,), (10, 20), (0,), (300, 50), (1,)]
+    for most in (0, 1000, 1 << 20):
+        arrays = [np.full(shape, comm.rank + i, np.float32) for i, shape in enumerate(shapes)]
+        stats = comm.all_reduce_fused(arrays, bucket_bytes=most)
+        assert stats.bytes == sum(a.nbytes for a in arrays)
+        for i, (a, shape) in enumerate(zip(arrays, shapes)):
+            assert a.shape == shape and (a == comm.size * (comm.size - 1) / 2 + i * comm.size).all()
+    assert comm.all_reduce_fused([]).bytes == 0
+
+
 def buffers(comm):
     for memory in (bytearray(16), array.array("q", [0, 0]), comm.allocate(16)):
         view = memoryview(memory).cast("B").cast("q") if not isinstance(memory, array.array) else memory
@@ -174,8 +185,9 @@ def groups(comm):
     data = np.array([comm.rank])
     half.all_reduce(data)
     assert data[0] == sum(range(comm.rank % 2, comm.size, 2))
-    rows = comm.subgroups([list(range(comm.size // 2)), list(range(comm.size // 2, comm.size))])
-    assert rows.size == comm.size // 2
+    lists = [list(range(comm.size // 2)), list(range(comm.size // 2, comm.size))]
+    rows = comm.subgroups(lists)
+    assert [rows.size] == [len(members) for members in lists if comm.rank in members]
     # Both groups at work at once.
     a, b = np.ones(100_000), np.ones(100_000)
     one, other = half.all_reduce(a, async_op=True), rows.all_reduce(b, async_op=True)
@@ -194,7 +206,7 @@ def main():
     for settings in ({}, {"transport": "tcp"}, {"progress_thread": True}, {"paths": "plan"}):
         with topod.Communicator(plan, timeout_ms=120_000, **settings) as comm:
             assert comm.size == plan.ranks
-            for part in (all_reduce, shards, roots, exchanges, asynchronous):
+            for part in (all_reduce, shards, roots, exchanges, asynchronous, fused):
                 part(comm)
             comm.monitored_barrier(60.0)
             if not settings:

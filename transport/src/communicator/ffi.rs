@@ -3,17 +3,21 @@
 //! The methods for Rust borrow or own their buffers; here the caller answers for them.
 #![expect(unsafe_code, reason = "other languages name memory by address")]
 
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use topology::{Collective, Rank};
 
 use super::collectives::{expect, total};
+use super::fusion::buckets;
 use super::operation::Request;
-use super::{Communicator, Pending, Stats};
-use crate::element::{ElementType, ReduceOp};
+use super::{Communicator, Path, Pending, Stats};
+use crate::arena::SharedBuffer;
+use crate::element::{Element, ElementType, ReduceOp};
 use crate::error::TransportError;
 use crate::kernel::Kernel;
-use crate::memory::{MemoryKey, Slot};
+use crate::memory::{MemoryKey, Slot, caller, caller_mut, copy};
 
 /// A buffer of a caller: where it is and how many elements it has.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +136,108 @@ impl Communicator {
         data: Place,
     ) -> Result<Rank, TransportError> {
         self.receive_any_of(element, data.count, data.slot())
+    }
+
+    /// An all-reduce of many tensors, in place: packed into buckets of at most `bucket_bytes`, which are all in flight at
+    /// once. A tensor that fills a bucket is not copied. The result has the same bits in every run for the same tensors and
+    /// bucket size, which must be equal on every rank.
+    ///
+    /// # Safety
+    /// As [`Communicator::run_at`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub unsafe fn all_reduce_fused_at(
+        &mut self,
+        element: ElementType,
+        tensors: &[Place],
+        op: ReduceOp,
+        bucket_bytes: usize,
+    ) -> Result<Stats, TransportError> {
+        enum Flight {
+            InPlace(Pending<()>),
+            Packed(Pending<SharedBuffer<f64>>, Range<usize>),
+        }
+        let size = element.bytes();
+        let bytes: Vec<usize> = tensors.iter().map(|tensor| tensor.count * size).collect();
+        let kernel = Kernel::new(element, op).ok_or(TransportError::NotCombined { op, element })?;
+        let start = Instant::now();
+        let mut flights = Vec::new();
+        for bucket in buckets(&bytes, bucket_bytes) {
+            let whole = |slot: Slot| {
+                let count = slot.bytes() / size;
+                let request = Request::new(Collective::AllReduce, count, kernel, slot, slot);
+                Request { result: Some(slot), ..request }
+            };
+            if bucket.len() == 1 {
+                let request = whole(tensors[bucket.start].slot());
+                flights.push(Flight::InPlace(self.start_owned(request, ())?));
+                continue;
+            }
+            let filled: usize = bytes[bucket.clone()].iter().sum();
+            let length = filled.div_ceil(8);
+            // Where the group's heap is full, ordinary memory does.
+            let mut memory =
+                self.allocate::<f64>(length).unwrap_or_else(|_| SharedBuffer::private(length));
+            let slot = caller_mut(&mut memory[..]).part(0, filled);
+            let mut at = 0;
+            for tensor in &tensors[bucket.clone()] {
+                let from = tensor.slot();
+                copy(slot.part(at, from.bytes()), from);
+                at += from.bytes();
+            }
+            flights.push(Flight::Packed(self.start_owned(whole(slot), memory)?, bucket));
+        }
+        let mut stats = Stats {
+            elapsed: Duration::ZERO,
+            bytes: 0,
+            path: Path::Plan,
+            channels: 0,
+            steps: 0,
+            sleeps: 0,
+        };
+        for flight in flights {
+            let of_flight = match flight {
+                Flight::InPlace(pending) => self.wait(pending)?.1,
+                Flight::Packed(pending, bucket) => {
+                    let (memory, of_flight) = self.wait(pending)?;
+                    let slot = caller(&memory[..]);
+                    let mut at = 0;
+                    for tensor in &tensors[bucket] {
+                        let to = tensor.slot();
+                        copy(to, slot.part(at, to.bytes()));
+                        at += to.bytes();
+                    }
+                    of_flight
+                }
+            };
+            stats.bytes += of_flight.bytes;
+            stats.steps += of_flight.steps;
+            stats.sleeps += of_flight.sleeps;
+            (stats.path, stats.channels) = (of_flight.path, of_flight.channels);
+        }
+        stats.elapsed = start.elapsed();
+        Ok(stats)
+    }
+
+    /// Combines many tensors, element by element, in place, by few operations: small ones travel together.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_reduce_fused<T: Element>(
+        &mut self,
+        tensors: &mut [&mut [T]],
+        op: ReduceOp,
+        bucket_bytes: usize,
+    ) -> Result<Stats, TransportError> {
+        let place = |tensor: &mut &mut [T]| Place {
+            address: NonNull::from(&mut **tensor).cast(),
+            count: tensor.len(),
+            element: T::TYPE,
+        };
+        let places: Vec<Place> = tensors.iter_mut().map(place).collect();
+        // SAFETY: The tensors are borrowed for the whole call, and do not overlap.
+        unsafe { self.all_reduce_fused_at(T::TYPE, &places, op, bucket_bytes) }
     }
 
     fn request(&mut self, element: ElementType, call: Call) -> Result<Request, TransportError> {

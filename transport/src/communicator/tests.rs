@@ -12,6 +12,8 @@ mod account;
 mod choice;
 mod driver;
 mod ffi;
+mod fusion;
+mod grid;
 mod types;
 
 /// Runs `each` on every rank of a fresh group, one thread per rank.
