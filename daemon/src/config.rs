@@ -34,8 +34,9 @@ pub struct Args {
     /// Unix socket to listen on.
     #[arg(long, env = "TOPOD_SOCKET", value_name = "PATH", default_value = proto::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Recorded machine to serve instead of this one: a snapshot, NCCL topology XML, `nvidia-smi topo -m` text or link graph.
-    #[arg(long, env = "TOPOD_SOURCE", value_name = "FILE", conflicts_with_all = ["sysfs_root", "nvml"])]
+    /// Recorded machine to serve instead of this one, in any form that `topoctl --from` takes: a file, an archive, or a directory
+    /// with its sys and proc.
+    #[arg(long, env = "TOPOD_SOURCE", value_name = "PATH", conflicts_with_all = ["sysfs_root", "nvml"])]
     pub source: Option<PathBuf>,
     /// Directory that holds the sys and proc to probe; without --nvml, GPUs are then told by PCI alone.
     #[arg(long, env = "TOPOD_SYSFS_ROOT", value_name = "DIR")]
@@ -94,12 +95,6 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why.
         source: MachineError,
-    },
-    /// The source is a directory.
-    #[error("--source {} is a directory; a recorded device tree is given as --sysfs-root", path.display())]
-    SourceIsDirectory {
-        /// As given.
-        path: PathBuf,
     },
     /// The root of the device tree is no directory.
     #[error("--sysfs-root {} is not a directory that can be read", path.display())]
@@ -207,17 +202,13 @@ impl Args {
             }
             probe.nvml = NvmlChoice::Library(path.clone());
         }
-        Ok(MachineSource::Probe(probe))
+        Ok(MachineSource::Probe(probe.with_child()))
     }
 }
 
 fn check_source(path: &Path) -> Result<(), ConfigError> {
     let error = |source| ConfigError::Source { path: path.into(), source };
-    let file = fs::File::open(path).map_err(error)?;
-    if file.metadata().map_err(error)?.is_dir() {
-        return Err(ConfigError::SourceIsDirectory { path: path.into() });
-    }
-    Ok(())
+    fs::File::open(path).map(drop).map_err(error)
 }
 
 fn check_socket(path: &Path) -> Result<(), ConfigError> {
@@ -280,15 +271,19 @@ mod tests {
         check(&["--socket", socket, "--source", file], Ok(&MachineSource::Recorded(file.into())));
         check(
             &["--socket", socket, "--sysfs-root", dir],
-            Ok(&MachineSource::Probe(ProbeConfig::recorded(dir))),
+            Ok(&MachineSource::Probe(ProbeConfig::recorded(dir).with_child())),
         );
-        check(&["--socket", socket], Ok(&MachineSource::Probe(ProbeConfig::live())));
+        check(&["--socket", socket], Ok(&MachineSource::Probe(ProbeConfig::live().with_child())));
         check(
             &["--socket", socket, "--source", "/nowhere"],
             Err("--source /nowhere: No such file"),
         );
         check(&["--socket", socket, "--source", empty], Err(empty));
-        check(&["--socket", socket, "--source", dir], Err("--sysfs-root"));
+        check(&["--socket", socket, "--source", dir], Err("no sys in it"));
+        let tree = folder.path().join("tree");
+        fs::create_dir_all(tree.join("sys/bus/pci/devices")).unwrap();
+        let tree = tree.to_str().unwrap();
+        check(&["--socket", socket, "--source", tree], Ok(&MachineSource::Recorded(tree.into())));
         check(&["--socket", socket, "--sysfs-root", file], Err("not a directory"));
         check(&["--socket", socket, "--nvml", "/nowhere"], Err("--nvml /nowhere"));
         check(&["--socket", "/nowhere/topod.sock"], Err("its folder does not exist"));

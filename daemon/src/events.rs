@@ -2,26 +2,36 @@
 //!
 //! ```text
 //!   kernel uevents ─▶ those of the machine's devices ─┐
+//!   NVML events ─▶ those of the machine, not of jobs ─┤
 //!                                                     ├─▶ damper ─▶ a reading is due ─▶ another generation, if anything differs
 //!   a slow clock, for what sends no event ────────────┘
 //! ```
 //!
-//! Nothing here wakes up while nothing happens but for the slow clock. A port that goes down, and facts that
-//! only NVML knows, send no uevent: the clock finds those.
+//! Nothing here wakes up while nothing happens but for the slow clock. A port that goes down sends no event: the clock finds that.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use damper::Damper;
+use gpu::GpuEvents;
 use source::Source;
 use uevent::Uevent;
 
+pub(crate) use gpu::Release;
+
+use crate::probe::{GpuEvent, ProbeConfig};
+
 mod damper;
+mod gpu;
 mod source;
 mod uevent;
+
+/// Events of GPUs are listened to no more often than this.
+const GPUS_APART: Duration = Duration::from_secs(10);
 
 /// Where news of devices come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,14 +58,24 @@ pub(crate) enum Due {
 #[derive(Debug)]
 pub(crate) struct Watch {
     source: Option<Source>,
+    gpus: Option<(GpuEvents, UnboundedReceiver<GpuEvent>)>,
+    /// Whether devices came or went since the latest reading began.
+    heard: bool,
+    /// When the GPUs' latest event came, and when they are watched again.
+    quiet: (Option<Instant>, Option<Instant>),
     damper: Damper,
     every: Option<Duration>,
     clock: Option<Instant>,
 }
 
 impl Watch {
-    /// A source that cannot be had is a warning: the clock remains.
-    pub(crate) fn new(from: &EventSource, every: Option<Duration>) -> Self {
+    /// A source that cannot be had is a warning: the clock remains. `machine` is how the machine is probed, where it is: its GPU
+    /// driver tells of events too.
+    pub(crate) fn new(
+        from: &EventSource,
+        machine: Option<&ProbeConfig>,
+        every: Option<Duration>,
+    ) -> Self {
         let source = match Source::open(from) {
             Ok(source) => source,
             Err(error) => {
@@ -65,13 +85,47 @@ impl Watch {
                 None
             }
         };
-        Self { source, damper: Damper::default(), every, clock: None }
+        let gpus = machine.filter(|_| *from != EventSource::None).and_then(|machine| {
+            let (to, told) = unbounded_channel();
+            Some((GpuEvents::new(machine.nvml_program.clone()?, machine.libraries()?, to), told))
+        });
+        Self {
+            source,
+            gpus,
+            heard: true,
+            quiet: (None, None),
+            damper: Damper::default(),
+            every,
+            clock: None,
+        }
     }
 
-    /// A reading begins: it covers whatever was told so far.
-    pub(crate) fn reading(&mut self) {
+    /// A reading begins: it covers whatever was told so far. It waits for the release first.
+    pub(crate) fn reading(&mut self) -> Release {
         self.damper.reading(Instant::now());
         self.clock = self.every.map(|every| Instant::now() + every);
+        self.gpus.as_ref().map_or(Release::none(), |(events, _)| events.release())
+    }
+
+    /// A reading has ended: GPUs may be watched again.
+    pub(crate) fn read(&mut self) {
+        let now = Instant::now();
+        // A GPU that reports an error a second must not have the machine read as often.
+        let until = self.quiet.0.map(|event| event + GPUS_APART).filter(|until| *until > now);
+        self.quiet.1 = Some(until.unwrap_or(now));
+        self.watch_gpus();
+    }
+
+    /// Watches the GPUs where it is time.
+    fn watch_gpus(&mut self) {
+        if self.quiet.1.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        self.quiet.1 = None;
+        let heard = std::mem::take(&mut self.heard);
+        if let Some((events, _)) = &mut self.gpus {
+            events.resume(heard);
+        }
     }
 
     /// A reading that an event or the clock caused found a difference. Whether that is once too often lately, for the first time.
@@ -84,8 +138,11 @@ impl Watch {
         loop {
             let settled = self.damper.due();
             let next = [settled, self.clock].into_iter().flatten().min();
+            let gpus = self.quiet.1;
             tokio::select! {
                 message = receive(&mut self.source) => self.heard(&message),
+                event = told(&mut self.gpus) => self.told(event),
+                () = until(gpus) => self.watch_gpus(),
                 () = until(next) => {
                     return if settled.is_some() && settled == next { Due::Events } else { Due::Clock };
                 }
@@ -97,11 +154,32 @@ impl Watch {
         match Uevent::parse(message) {
             Some(event) if event.concerns_the_machine() => {
                 debug!(action = event.action, device = event.path, "device event");
+                self.heard = true;
                 self.damper.event(Instant::now());
             }
             // Others are none of ours.
             _ => {}
         }
+    }
+
+    fn told(&mut self, event: GpuEvent) {
+        match event {
+            GpuEvent::Xid(number) => info!(xid = number, "a GPU reports an error"),
+            GpuEvent::Other => {}
+        }
+        self.quiet.0 = Some(Instant::now());
+        self.damper.event(Instant::now());
+    }
+}
+
+/// The next event of the GPUs; for ever where none can come.
+async fn told(gpus: &mut Option<(GpuEvents, UnboundedReceiver<GpuEvent>)>) -> GpuEvent {
+    match gpus {
+        Some((_, told)) => match told.recv().await {
+            Some(event) => event,
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
     }
 }
 

@@ -16,6 +16,16 @@ pub enum MachineSource {
     Recorded(PathBuf),
 }
 
+impl MachineSource {
+    /// How it is probed; `None` where it is not.
+    pub(crate) fn probed(&self) -> Option<&ProbeConfig> {
+        match self {
+            Self::Probe(config) => Some(config),
+            Self::Recorded(_) => None,
+        }
+    }
+}
+
 /// Why there is no topology.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {

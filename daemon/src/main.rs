@@ -13,6 +13,9 @@ use tracing::error;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    if let Some(code) = daemon::probe::nvml_child::serve() {
+        return code;
+    }
     let args = Args::parse();
     let (config, filter) = match args.validate().and_then(|c| Ok((c, args.log_filter()?))) {
         Ok(valid) => valid,

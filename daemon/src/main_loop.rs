@@ -76,7 +76,7 @@ pub async fn run(
         .map_err(|error| RunError::Services(error.into()))?;
     info!(socket = %config.socket.display(), "listening");
 
-    let watch = Watch::new(&config.events, config.poll);
+    let watch = Watch::new(&config.events, config.source.probed(), config.poll);
     let mut daemon = Daemon {
         config,
         state,
@@ -149,6 +149,7 @@ impl Daemon {
             signal = signals.recv() => Event::Signal(signal.unwrap_or(Signal::Terminate)),
             read = finished(reading) => {
                 *reading = None;
+                watch.read();
                 Event::Machine(read)
             }
             ended = &mut server.task => Event::Server(ended),
@@ -159,9 +160,12 @@ impl Daemon {
     fn start_reading(&mut self, cause: Cause) {
         self.read_again = false;
         self.cause = cause;
-        self.watch.reading();
+        let release = self.watch.reading();
         let (source, rates) = (self.config.source.clone(), self.config.rates);
-        self.reading = Some(task::spawn_blocking(move || machine::read(&source, rates)));
+        self.reading = Some(task::spawn_blocking(move || {
+            release.wait();
+            machine::read(&source, rates)
+        }));
     }
 
     async fn handle_topology(&mut self, topology: Topology) {

@@ -11,7 +11,8 @@
 //!
 //! Everything is read below a *root directory* and through a chosen *NVML library*, so a recorded machine and a
 //! test double take the path a live host takes. A probe that does not answer in time costs only the facts it
-//! had not yet told: the others do not wait for it, and a [`Fault`](topology::Fault) names the call it hangs in.
+//! had not yet told: the others do not wait for it, and a [`Fault`](topology::Fault) names the call it hangs in. NVML may be asked in a
+//! process of its own ([`nvml_child`]), which it may take along when it dies.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,10 +39,15 @@ mod role;
 mod root;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 use apart::Apart;
 use root::{Log, Root};
 
+/// NVML in a child of this program.
+pub use nvml::child as nvml_child;
+pub(crate) use nvml::child::{Handle as NvmlHandle, next_event};
+pub(crate) use nvml::{GpuEvent, NO_EVENTS};
 pub use record::{Recorded, Recording};
 
 /// What to probe, and how long to wait for it.
@@ -51,6 +57,9 @@ pub struct ProbeConfig {
     pub root: PathBuf,
     /// Where the facts of NVIDIA GPUs come from.
     pub nvml: NvmlChoice,
+    /// Program to ask NVML in, one that begins with [`nvml_child::serve`]: whatever the driver's library does, it does to that
+    /// process. `None` asks on a thread of this one.
+    pub nvml_program: Option<PathBuf>,
     /// How long each probe may take.
     pub limits: TimeLimits,
 }
@@ -88,13 +97,29 @@ impl ProbeConfig {
     /// The running host with its own driver.
     #[must_use]
     pub fn live() -> Self {
-        Self { root: "/".into(), nvml: NvmlChoice::Default, limits: TimeLimits::default() }
+        Self {
+            root: "/".into(),
+            nvml: NvmlChoice::Default,
+            nvml_program: None,
+            limits: TimeLimits::default(),
+        }
     }
 
     /// A recorded tree, without NVML: this host's GPUs are not the recorded ones.
     #[must_use]
     pub fn recorded(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), nvml: NvmlChoice::Off, limits: TimeLimits::default() }
+        Self { root: root.into(), nvml: NvmlChoice::Off, ..Self::live() }
+    }
+
+    /// The same, with NVML asked in a child of this program.
+    #[must_use]
+    pub fn with_child(self) -> Self {
+        Self { nvml_program: Some(nvml_child::this_program()), ..self }
+    }
+
+    /// Libraries to ask; none where NVML is off.
+    pub(crate) fn libraries(&self) -> Option<Vec<PathBuf>> {
+        nvml::libraries(&self.nvml)
     }
 }
 
@@ -143,8 +168,16 @@ fn probe_below(config: &ProbeConfig, root: &Root) -> Snapshot {
     let nic = files("nic").start(move |report| nic::read(&root, report));
     let nvml = nvml::libraries(&config.nvml).map(|libraries| {
         let subject = libraries.first().cloned().unwrap_or_default();
-        Apart { probe: nvml::PROBE, subject, limit: config.limits.nvml, live }
-            .start(move |report| nvml::read(&libraries, report))
+        let apart = Apart { probe: nvml::PROBE, subject, limit: config.limits.nvml, live };
+        let child = NvmlHandle::default();
+        let running = match config.nvml_program.clone() {
+            None => apart.start(move |report| nvml::read(&libraries, report)),
+            Some(program) => {
+                let child = child.clone();
+                apart.start(move |report| nvml::child::read(&program, &libraries, &child, report))
+            }
+        };
+        (running, child)
     });
 
     let mut snapshot = Snapshot::new(Source::Live);
@@ -154,7 +187,7 @@ fn probe_below(config: &ProbeConfig, root: &Root) -> Snapshot {
         pci: pci.collect(faults),
         nic: nic.collect(faults),
         kfd: kfd.collect(faults),
-        nvml: nvml.map(|running| running.collect(faults)),
+        nvml: nvml.map(|(running, child)| running.collect_or(faults, || child.kill())),
         clock: apart::Clock::new(live),
     };
     assemble::assemble(parts, &mut snapshot);

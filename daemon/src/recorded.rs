@@ -96,6 +96,11 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Vec<Snapshot>, RecordedError> {
     if archive::is_archive(bytes) { read_tree(bytes) } else { Ok(formats::read(bytes)?) }
 }
 
+/// Body of the fuzz target of archives, run by the tests too.
+pub fn fuzz_archive(bytes: &[u8]) {
+    archive::fuzz(bytes);
+}
+
 /// Where an archive of facts with the files they came from has the facts: its first entry. Whoever reads it takes these,
 /// since the files alone lack what the GPU driver told.
 pub const FACTS: &str = "topod-snapshot/snapshot.json";

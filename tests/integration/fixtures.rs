@@ -27,7 +27,12 @@ fn write(machine: &Machine) -> Written {
     let paths = machine.write(dir.path()).unwrap();
     let library = install_nvml_double(dir.path()).unwrap();
     let limits = TimeLimits { files: Duration::from_secs(300), nvml: Duration::from_secs(300) };
-    let config = ProbeConfig { root: paths.root, nvml: NvmlChoice::Library(library), limits };
+    let config = ProbeConfig {
+        root: paths.root,
+        nvml: NvmlChoice::Library(library),
+        nvml_program: None,
+        limits,
+    };
     Written { dir, config }
 }
 

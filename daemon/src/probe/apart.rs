@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use topology::Fault;
 use topology::snapshot::FaultKind;
 
+use super::trouble::Trouble;
+
 /// A probe to run apart from the rest.
 pub(super) struct Apart {
     /// Its name in faults.
@@ -26,7 +28,7 @@ pub(super) struct Apart {
 }
 
 /// What a probe tells while it works.
-enum Message<T> {
+pub(super) enum Message<T> {
     /// It is about to make this call.
     Calling(String),
     /// A piece of its facts.
@@ -40,7 +42,7 @@ enum Message<T> {
 pub(super) struct Report<T> {
     probe: &'static str,
     clock: Clock,
-    to: Sender<Message<T>>,
+    to: Box<dyn Fn(Message<T>) + Send>,
 }
 
 /// Stamps faults on a live host; a recorded tree gives the same snapshot whenever it is read.
@@ -75,12 +77,15 @@ impl Apart {
         let clock = Clock::new(self.live);
         let deadline = Instant::now().checked_add(self.limit);
         let (to, from) = mpsc::channel();
-        let report = Report { probe: self.probe, clock, to };
+        // The listener is gone when the probe was too slow; it goes on to its end unheard.
+        let tell = move |message| drop(Sender::send(&to, message));
+        let report = Report { probe: self.probe, clock, to: Box::new(tell) };
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
         let state = if self.hangs() {
-            let error = "an earlier probe still hangs there; not asked again";
-            State::NotStarted(clock.fault(self.probe, self.subject.display(), error))
+            let hangs = "an earlier probe still hangs there; not asked again";
+            let trouble = Trouble::plain(FaultKind::TimedOut, hangs);
+            State::NotStarted(clock.fault(self.probe, self.subject.display(), trouble))
         } else {
             let thread = Builder::new().name(format!("probe-{}", self.probe)).spawn(move || {
                 let _alive = alive;
@@ -93,7 +98,7 @@ impl Apart {
                 Err(error) => State::NotStarted(clock.fault(
                     self.probe,
                     "thread",
-                    format!("not started: {error}"),
+                    Trouble::plain(FaultKind::Unreadable, format!("not started: {error}")),
                 )),
             }
         };
@@ -110,6 +115,11 @@ impl Apart {
 impl<T> Running<T> {
     /// Waits for the end or for the time limit. Gives what the probe told, and adds its faults.
     pub(super) fn collect(self, faults: &mut Vec<Fault>) -> Vec<T> {
+        self.collect_or(faults, || {})
+    }
+
+    /// As [`collect`](Self::collect), and does `stop` where the probe is left behind.
+    pub(super) fn collect_or(self, faults: &mut Vec<Fault>, stop: impl FnOnce()) -> Vec<T> {
         let Self { apart, clock, deadline, state } = self;
         let (from, handle, alive) = match state {
             State::Thread { from, handle, alive } => (from, handle, alive),
@@ -132,19 +142,22 @@ impl<T> Running<T> {
                 Ok(Message::Fault(fault)) => faults.push(fault),
                 Err(RecvTimeoutError::Disconnected) => {
                     if let Err(panic) = handle.join() {
-                        let error = format!("the probe panicked: {}", panic_text(&*panic));
-                        faults.push(clock.fault(apart.probe, calling, error));
+                        let text = format!("the probe panicked: {}", panic_text(&*panic));
+                        let trouble = Trouble::plain(FaultKind::Unreadable, text);
+                        faults.push(clock.fault(apart.probe, calling, trouble));
                     }
                     return parts;
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let limit = apart.limit.as_secs_f64();
-                    let error = format!(
-                        "timed out: no answer within {limit} s; left behind with what it had told"
-                    );
-                    faults.push(clock.fault(apart.probe, calling, error));
+                    let text =
+                        format!("no answer within {limit} s; left behind with what it had told");
+                    let trouble = Trouble::new(FaultKind::TimedOut, text);
+                    faults.push(clock.fault(apart.probe, calling, trouble));
                     let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
                     abandoned.push((apart.probe, apart.subject, alive));
+                    drop(abandoned);
+                    stop();
                     return parts;
                 }
             }
@@ -158,6 +171,11 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 impl<T> Report<T> {
+    /// One without a time limit, that gives each message to a function before the probe goes on.
+    pub(super) fn to(probe: &'static str, tell: impl Fn(Message<T>) + Send + 'static) -> Self {
+        Self { probe, clock: Clock::new(false), to: Box::new(tell) }
+    }
+
     /// Says which call comes next, for the fault if it never returns.
     pub(super) fn calling(&self, call: impl Into<String>) {
         self.tell(Message::Calling(call.into()));
@@ -169,18 +187,17 @@ impl<T> Report<T> {
     }
 
     /// Tells that a fact could not be read.
-    pub(super) fn fault(&self, place: impl ToString, error: impl ToString) {
-        self.tell(Message::Fault(self.new_fault(place, error)));
+    pub(super) fn fault(&self, place: impl ToString, trouble: Trouble) {
+        self.tell(Message::Fault(self.new_fault(place, trouble)));
     }
 
     /// A fault to pass on with the facts it belongs to.
-    pub(super) fn new_fault(&self, place: impl ToString, error: impl ToString) -> Fault {
-        self.clock.fault(self.probe, place, error)
+    pub(super) fn new_fault(&self, place: impl ToString, trouble: Trouble) -> Fault {
+        self.clock.fault(self.probe, place, trouble)
     }
 
     fn tell(&self, message: Message<T>) {
-        // The listener is gone when this probe was too slow; it goes on to its end unheard.
-        let _ = self.to.send(message);
+        (self.to)(message);
     }
 }
 
@@ -191,26 +208,13 @@ impl Clock {
     }
 
     /// A fault of now.
-    pub(super) fn fault(self, probe: &str, place: impl ToString, error: impl ToString) -> Fault {
+    pub(super) fn fault(self, probe: &str, place: impl ToString, trouble: Trouble) -> Fault {
         let since = || SystemTime::now().duration_since(UNIX_EPOCH).ok();
         let now = self.live.then(since).flatten();
-        let error = error.to_string();
         Fault {
             at_unix_ms: now.and_then(|now| u64::try_from(now.as_millis()).ok()),
-            ..Fault::new(probe, place.to_string(), kind_of(&error), error)
+            ..Fault::new(probe, place.to_string(), trouble.kind, trouble.to_string())
         }
-    }
-}
-
-/// The kind that an error's first word names.
-fn kind_of(error: &str) -> FaultKind {
-    match error.split(':').next() {
-        Some("denied") => FaultKind::Denied,
-        Some("lost") => FaultKind::Lost,
-        Some("absent") => FaultKind::Absent,
-        Some("timed out") => FaultKind::TimedOut,
-        Some("malformed") => FaultKind::Malformed,
-        _ => FaultKind::Unreadable,
     }
 }
 
@@ -234,7 +238,7 @@ mod tests {
         let mut faults = Vec::new();
         let running = apart("a", Duration::MAX).start(|report| {
             report.part(1);
-            report.fault("file", "unreadable: no");
+            report.fault("file", Trouble::new(FaultKind::Unreadable, "no"));
             report.part(2);
         });
         assert_eq!(running.collect(&mut faults), [1, 2]);
@@ -290,7 +294,9 @@ mod tests {
 
     #[test]
     fn live_faults_carry_the_time() {
-        assert!(Clock::new(true).fault("p", "f", "e").at_unix_ms.is_some());
-        assert_eq!(Clock::new(false).fault("p", "f", "e").at_unix_ms, None);
+        let fault = |live| Clock::new(live).fault("p", "f", Trouble::new(FaultKind::Lost, "gone"));
+        assert!(fault(true).at_unix_ms.is_some());
+        assert_eq!(fault(false).at_unix_ms, None);
+        assert_eq!((fault(false).kind, &fault(false).error[..]), (FaultKind::Lost, "lost: gone"));
     }
 }

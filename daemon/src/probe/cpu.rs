@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 
 use sysinfo::{Product, System};
-use topology::snapshot::{HostFacts, NumaNode};
-use topology::{CpuArch, CpuList, CpuModel};
+use topology::snapshot::{FaultKind, HostFacts, NumaNode};
+use topology::{CpuArch, CpuList, CpuModel, InvalidCpuList};
 
 use super::apart::Report;
-use super::root::{Root, words};
+use super::root::Root;
+use super::trouble::Trouble;
 use super::{cpus, gpudirect, host};
 
 const NODES: &str = "sys/devices/system/node";
@@ -28,7 +29,7 @@ pub(super) fn read(root: &Root, report: &Report<CpuPart>) {
     let cpuinfo = match root.read("proc/cpuinfo") {
         Ok(text) => parse_cpuinfo(&text),
         Err(error) => {
-            report.fault("proc/cpuinfo", words(&error));
+            report.fault("proc/cpuinfo", Trouble::from(&error));
             CpuInfo::default()
         }
     };
@@ -93,7 +94,7 @@ fn nodes(root: &Root, report: &Report<CpuPart>) -> Vec<NumaNode> {
     let names = match root.list(NODES) {
         Ok(names) => names,
         Err(error) => {
-            report.fault(NODES, words(&error));
+            report.fault(NODES, Trouble::from(&error));
             return Vec::new();
         }
     };
@@ -109,10 +110,13 @@ fn node(root: &Root, id: u32, ids: &[u32], report: &Report<CpuPart>) -> NumaNode
     let read = |file: &str| {
         let path = format!("{NODES}/node{id}/{file}");
         let text = root.read(&path);
-        text.map_err(|error| report.fault(&path, words(&error))).ok()
+        text.map_err(|error| report.fault(&path, Trouble::from(&error))).ok()
     };
     let bad = |file: &str, text: &str| {
-        report.fault(format!("{NODES}/node{id}/{file}"), format!("malformed: '{text}'"));
+        report.fault(
+            format!("{NODES}/node{id}/{file}"),
+            Trouble::new(FaultKind::Malformed, format!("'{text}'")),
+        );
     };
     let cpus = read_cpus(root, &format!("{NODES}/node{id}"), "cpulist", "cpumap");
     let memory_bytes = read("meminfo").and_then(|text| {
@@ -146,14 +150,15 @@ pub(super) fn read_cpus(
     dir: &str,
     list: &str,
     mask: &str,
-) -> Result<CpuList, (String, String)> {
+) -> Result<CpuList, (String, Trouble)> {
     let place = format!("{dir}/{list}");
+    let malformed = |error: InvalidCpuList| Trouble::new(FaultKind::Malformed, error);
     match root.read(&place) {
-        Ok(text) => text.parse().map_err(|error| (place, format!("malformed: {error}"))),
+        Ok(text) => text.parse().map_err(|error| (place, malformed(error))),
         Err(error) => match root.read(&format!("{dir}/{mask}")) {
             Ok(text) => CpuList::from_mask(&text)
-                .map_err(|error| (format!("{dir}/{mask}"), format!("malformed: {error}"))),
-            Err(_) => Err((place, words(&error))),
+                .map_err(|error| (format!("{dir}/{mask}"), malformed(error))),
+            Err(_) => Err((place, Trouble::from(&error))),
         },
     }
 }

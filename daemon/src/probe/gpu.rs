@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use topology::snapshot::{Gpu, GpuLinkKind, GpuLinks, LinkPeer, PeerAccess};
+use topology::snapshot::{FaultKind, Gpu, GpuLinkKind, GpuLinks, LinkPeer, PeerAccess};
 use topology::{Bandwidth, BusId, Fault, GpuIndex};
 
 use super::apart::Clock;
@@ -11,6 +11,7 @@ use super::kind::{NVIDIA, is_gpu, is_nvswitch};
 use super::locality::Locality;
 use super::nvml::{self, NvLink, NvmlGpu, NvmlPart, Remote};
 use super::pci::PciFunction;
+use super::trouble::Trouble;
 
 /// What the NVML probe told.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ pub(super) struct NvmlFacts {
     /// Whether every GPU of NVML's was told.
     complete: bool,
     /// Why NVML was not asked, and where: not a fault on a host without NVIDIA GPUs.
-    unavailable: Option<(String, String)>,
+    unavailable: Option<(String, Trouble)>,
 }
 
 impl NvmlFacts {
@@ -33,7 +34,8 @@ impl NvmlFacts {
     pub(super) fn new(parts: Option<Vec<NvmlPart>>) -> Self {
         let mut facts = Self::default();
         let Some(parts) = parts else {
-            facts.unavailable = Some(("NVML".into(), "not asked: switched off".into()));
+            let off = Trouble::plain(FaultKind::Unreadable, "not asked: switched off");
+            facts.unavailable = Some(("NVML".into(), off));
             return facts;
         };
         for part in parts {
@@ -79,10 +81,9 @@ pub(super) fn gpus(
         }
         if nvidia && facts.complete {
             let driver = function.driver.as_deref().unwrap_or("none");
-            let error = format!(
-                "absent: NVML does not list this GPU or gives no access (driver: {driver})"
-            );
-            faults.push(clock.fault(nvml::PROBE, bus_id, error));
+            let text = format!("NVML does not list this GPU or gives no access (driver: {driver})");
+            let trouble = Trouble::new(FaultKind::Absent, text);
+            faults.push(clock.fault(nvml::PROBE, bus_id, trouble));
             continue;
         }
         let board = boards.get(bus_id).filter(|_| !nvidia);
@@ -98,13 +99,14 @@ pub(super) fn gpus(
             None => drawn,
         });
     }
-    if let Some((place, error)) = facts.unavailable.filter(|_| nvidia_drawn) {
-        let error = format!("{error}; GPUs are drawn from PCI alone, their NVLinks are not known");
-        faults.push(clock.fault(nvml::PROBE, place, error));
+    if let Some((place, trouble)) = facts.unavailable.filter(|_| nvidia_drawn) {
+        let drawn = "GPUs are drawn from PCI alone, their NVLinks are not known";
+        faults.push(clock.fault(nvml::PROBE, place, trouble.with(drawn)));
     }
     if other_drawn {
-        let error = "not asked: not in sys/class/kfd: this GPU's links to others are not known";
-        faults.push(clock.fault("pci", "sys/class/kfd", error));
+        let text = "not asked: not in sys/class/kfd: this GPU's links to others are not known";
+        let trouble = Trouble::plain(FaultKind::Unreadable, text);
+        faults.push(clock.fault("pci", "sys/class/kfd", trouble));
     }
     for gpu in facts.gpus {
         if let Some(bus_id) =
@@ -113,7 +115,7 @@ pub(super) fn gpus(
             faults.push(clock.fault(
                 "pci",
                 bus_id,
-                "absent: NVML lists this GPU, the PCI tree does not",
+                Trouble::new(FaultKind::Absent, "NVML lists this GPU, the PCI tree does not"),
             ));
         }
         let peers = facts.peers.get(&gpu.index).cloned().unwrap_or_default();
@@ -271,15 +273,20 @@ mod tests {
 
     const AMD: u16 = 0x1002;
 
+    fn missing_library() -> NvmlPart {
+        let error = Trouble::new(FaultKind::Absent, "no");
+        NvmlPart::Unavailable { place: "lib".into(), error }
+    }
+
     #[test]
     fn without_nvml_gpus_are_drawn_in_order() {
         let two = [("0000:81:00.0", NVIDIA), ("0000:01:00.0", NVIDIA)];
         let drawn = [(0, "0000:01:00.0"), (1, "0000:81:00.0")];
         check(None, &two, &drawn, &["NVML"]);
-        let missing = NvmlPart::Unavailable { place: "lib".into(), error: "absent: no".into() };
+        let missing = missing_library();
         check(Some(vec![missing]), &two, &drawn, &["lib"]);
         // Where there is no NVIDIA GPU, nobody misses NVML.
-        let missing = NvmlPart::Unavailable { place: "lib".into(), error: "absent: no".into() };
+        let missing = missing_library();
         check(Some(vec![missing]), &[], &[], &[]);
         check(None, &[("0000:01:00.0", AMD)], &[(0, "0000:01:00.0")], &["sys/class/kfd"]);
     }

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bandwidth, BusId};
 
 use super::apart::Report;
-use super::root::{Root, words};
+use super::root::Root;
+use super::trouble::Trouble;
 
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 
@@ -53,7 +54,7 @@ pub(super) fn read(root: &Root, report: &Report<(BusId, KfdGpu)>) {
                 nodes.insert(number, node(root, &name, &properties));
             }
             // A device control group hides the properties of a GPU that it denies.
-            Err(error) => report.fault(place, words(&error)),
+            Err(error) => report.fault(place, Trouble::from(&error)),
         }
     }
     let mut boards: BTreeMap<BusId, KfdGpu> = BTreeMap::new();

@@ -5,12 +5,13 @@
 use std::collections::BTreeSet;
 
 use topology::BusId;
-use topology::snapshot::{Bond, Gid, LinkLayer, PortCounters};
+use topology::snapshot::{Bond, FaultKind, Gid, LinkLayer, PortCounters};
 
 use super::apart::Report;
 use super::pci::innermost_bus_id;
 use super::port;
-use super::root::{Root, words};
+use super::root::Root;
+use super::trouble::Trouble;
 
 const RDMA: &str = "sys/class/infiniband";
 const NET: &str = "sys/class/net";
@@ -70,7 +71,7 @@ pub(super) fn read(root: &Root, report: &Report<NicPart>) {
     let names = match root.list(NET) {
         Ok(names) => names,
         Err(error) => {
-            report.fault(NET, words(&error));
+            report.fault(NET, Trouble::from(&error));
             Vec::new()
         }
     };
@@ -92,7 +93,7 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
     }
     let bus_id = path.as_deref().and_then(innermost_bus_id);
     if bus_id.is_none() {
-        report.fault(format!("{dir}/device"), "absent: no PCI function");
+        report.fault(format!("{dir}/device"), Trouble::new(FaultKind::Absent, "no PCI function"));
     }
     devices.extend(bus_id);
     let interfaces = root.list(&format!("{dir}/device/net")).unwrap_or_default();
@@ -116,7 +117,7 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
     let mut ports: Vec<u32> = match ports {
         Ok(names) => names.iter().filter_map(|name| name.parse().ok()).collect(),
         Err(error) => {
-            report.fault(format!("{dir}/ports"), words(&error));
+            report.fault(format!("{dir}/ports"), Trouble::from(&error));
             report.part(NicPart::Port(Box::new(device)));
             return;
         }
@@ -127,9 +128,10 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
         let read = |file: &str, parse: &dyn Fn(&str) -> Option<u64>| {
             let place = format!("{files}/{file}");
             let text = root.read(&place);
-            let value = text
-                .map_err(|error| words(&error))
-                .and_then(|text| parse(&text).ok_or_else(|| format!("malformed: '{text}'")));
+            let value = text.map_err(|error| Trouble::from(&error)).and_then(|text| {
+                let malformed = || Trouble::new(FaultKind::Malformed, format!("'{text}'"));
+                parse(&text).ok_or_else(malformed)
+            });
             value.map_err(|error| report.fault(place, error)).ok()
         };
         let up = read("state", &parse_state).map(|state| state == ACTIVE);
@@ -142,9 +144,10 @@ fn rdma_ports(root: &Root, name: &str, devices: &mut BTreeSet<BusId>, report: &R
             port: Some(port),
             up,
             mbit,
-            link_layer: layer.map(|layer| match layer {
-                INFINIBAND => LinkLayer::Infiniband,
-                _ => LinkLayer::Ethernet,
+            link_layer: layer.and_then(|layer| match layer {
+                INFINIBAND => Some(LinkLayer::Infiniband),
+                ETHERNET => Some(LinkLayer::Ethernet),
+                _ => None,
             }),
             lanes: lanes.filter(|_| up == Some(true)),
             phys_state: phys_state.as_deref().and_then(parse_phys_state),
@@ -251,11 +254,15 @@ fn manages_switch(root: &Root, dir: &str) -> bool {
 
 const INFINIBAND: u64 = 1;
 const ETHERNET: u64 = 2;
+/// Neither, which is a fact: EFA and other networks with a transport of their own.
+const OTHER: u64 = 0;
 
 fn parse_link_layer(text: &str) -> Option<u64> {
     match text {
         "InfiniBand" => Some(INFINIBAND),
         "Ethernet" => Some(ETHERNET),
+        // The kernel's words for a device that names no layer (`link_layer_show` of its RDMA core).
+        "Unknown" | "Unspecified" => Some(OTHER),
         _ => None,
     }
 }
@@ -340,6 +347,8 @@ mod tests {
         assert_eq!(parse_state("4: ACTIVE"), Some(ACTIVE));
         assert_eq!(parse_state("1: DOWN"), Some(1));
         assert_eq!(parse_state("ACTIVE"), None);
+        assert_eq!(parse_link_layer("Unknown"), Some(OTHER));
+        assert_eq!(parse_link_layer("Token Ring"), None);
         assert_eq!(parse_lanes("400 Gb/sec (4X NDR)"), Some(4));
         assert_eq!(parse_lanes("400 Gb/sec"), None);
         assert_eq!(parse_phys_state("5: LinkUp").as_deref(), Some("LinkUp"));

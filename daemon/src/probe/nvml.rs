@@ -33,15 +33,21 @@ use nvml_wrapper_sys::bindings::{
     nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0 as VERSION_4_0,
     nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0 as VERSION_5_0,
 };
+use serde::{Deserialize, Serialize};
 use topology::snapshot::{
-    C2c, FabricHealth, FabricState, GpuFabric, LinkErrors, PeerAccess, PeerStatus,
+    C2c, FabricHealth, FabricState, FaultKind, GpuFabric, LinkErrors, PeerAccess, PeerStatus,
 };
 use topology::{Bandwidth, BusId, CpuList, GpuIndex};
 
 use super::NvmlChoice;
 use super::apart::Report;
+use super::trouble::Trouble;
 
+pub mod child;
+mod events;
 mod ffi;
+
+pub(crate) use events::{GpuEvent, NO_EVENTS};
 
 /// This probe's name in faults.
 pub(super) const PROBE: &str = "nvml";
@@ -60,13 +66,15 @@ const CPU_WORDS: usize = 128;
 const NODE_WORDS: usize = 16;
 
 /// A piece of this probe's facts.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum NvmlPart {
     /// There is no library, or no driver behind it.
     Unavailable {
         /// The library.
         place: String,
         /// Why.
-        error: String,
+        error: Trouble,
     },
     /// Version of the driver.
     Driver(String),
@@ -83,7 +91,7 @@ pub(super) enum NvmlPart {
 }
 
 /// A GPU as NVML tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NvmlGpu {
     pub(super) index: GpuIndex,
     pub(super) bus_id: Option<BusId>,
@@ -109,7 +117,7 @@ pub(super) struct NvmlGpu {
 }
 
 /// An active NVLink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct NvLink {
     pub(super) remote: Remote,
     pub(super) remote_bus_id: Option<BusId>,
@@ -117,7 +125,7 @@ pub(super) struct NvLink {
 }
 
 /// Kind of device at the other end of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Remote {
     Gpu,
     Switch,
@@ -136,7 +144,14 @@ pub(super) fn libraries(choice: &NvmlChoice) -> Option<Vec<PathBuf>> {
 
 /// Tells every GPU that NVML lists.
 pub(super) fn read(libraries: &[PathBuf], report: &Report<NvmlPart>) {
-    let Some(nvml) = init(libraries, report) else { return };
+    let library = match Library::open(libraries, &mut |call| report.calling(call)) {
+        Ok(library) => library,
+        Err(NotOpened::Unavailable { place, error }) => {
+            return report.part(NvmlPart::Unavailable { place, error });
+        }
+        Err(NotOpened::Failed { place, error }) => return report.fault(place, error),
+    };
+    let Some(nvml) = library.nvml() else { return };
     if let Some(driver) = ask(report, "nvmlSystemGetDriverVersion()", || nvml.sys_driver_version())
     {
         report.part(NvmlPart::Driver(driver));
@@ -144,7 +159,7 @@ pub(super) fn read(libraries: &[PathBuf], report: &Report<NvmlPart>) {
     if let Some(count) = ask(report, "nvmlDeviceGetCount_v2()", || nvml.device_count()) {
         let mut usable = Vec::new();
         for index in 0..count {
-            match gpu(&nvml, index, report) {
+            match gpu(nvml, index, report) {
                 Some(gpu) => {
                     usable.push(index);
                     report.part(NvmlPart::Gpu(Box::new(gpu)));
@@ -154,47 +169,78 @@ pub(super) fn read(libraries: &[PathBuf], report: &Report<NvmlPart>) {
         }
         report.part(NvmlPart::Complete);
         // Last, because there are many of them: should one hang, the GPUs themselves are told.
-        confidential(&nvml, report);
+        confidential(nvml, report);
         for index in &usable {
-            if let Some(peers) = peers(&nvml, *index, &usable, report) {
+            if let Some(peers) = peers(nvml, *index, &usable, report) {
                 report.part(NvmlPart::Peers(GpuIndex(*index), peers));
             }
         }
     }
     report.calling("nvmlShutdown()");
-    if !ffi::can_shut_down(&nvml) {
-        report.fault("nvmlShutdown()", "absent: the library has no such function");
-        std::mem::forget(nvml);
+    if !ffi::can_shut_down(nvml) {
+        report.fault(
+            "nvmlShutdown()",
+            Trouble::new(FaultKind::Absent, "the library has no such function"),
+        );
     }
 }
 
-fn init(libraries: &[PathBuf], report: &Report<NvmlPart>) -> Option<Nvml> {
-    let mut unavailable = None;
-    for library in libraries {
-        let place = library.display().to_string();
-        report.calling(format!("nvmlInit_v2() of {place}"));
-        let error = match Nvml::builder().lib_path(library.as_os_str()).init() {
-            Ok(nvml) => return Some(nvml),
-            Err(error) => error,
-        };
-        match error {
-            // The first name is the one whose absence tells.
-            NvmlError::LibloadingError(_) => {
-                unavailable.get_or_insert_with(|| (place, format!("absent: {}", chain(&error))));
-            }
-            NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
-                unavailable = Some((place, format!("absent: {error}")));
-                break;
-            }
-            error => {
-                report.fault(format!("nvmlInit_v2() of {place}"), words(&error));
-                return None;
+/// An open library, shut down when dropped where it has a function for that.
+struct Library(Option<Nvml>);
+
+impl Library {
+    /// Opens the first of some libraries that is there; `calling` is told of each call before it is made.
+    fn open(libraries: &[PathBuf], calling: &mut dyn FnMut(String)) -> Result<Self, NotOpened> {
+        let mut unavailable = None;
+        for library in libraries {
+            let place = library.display().to_string();
+            calling(format!("nvmlInit_v2() of {place}"));
+            let error = match Nvml::builder().lib_path(library.as_os_str()).init() {
+                Ok(nvml) => return Ok(Self(Some(nvml))),
+                Err(error) => error,
+            };
+            match error {
+                // The first name is the one whose absence tells.
+                NvmlError::LibloadingError(_) => {
+                    let trouble = Trouble::new(FaultKind::Absent, chain(&error));
+                    unavailable.get_or_insert((place, trouble));
+                }
+                NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
+                    unavailable = Some((place, Trouble::new(FaultKind::Absent, error)));
+                    break;
+                }
+                error => {
+                    let place = format!("nvmlInit_v2() of {place}");
+                    return Err(NotOpened::Failed { place, error: Trouble::from(&error) });
+                }
             }
         }
+        let none = || ("NVML".into(), Trouble::new(FaultKind::Absent, "no library is named"));
+        let (place, error) = unavailable.unwrap_or_else(none);
+        Err(NotOpened::Unavailable { place, error })
     }
-    let (place, error) = unavailable?;
-    report.part(NvmlPart::Unavailable { place, error });
-    None
+
+    fn nvml(&self) -> Option<&Nvml> {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if let Some(nvml) = self.0.take()
+            && !ffi::can_shut_down(&nvml)
+        {
+            std::mem::forget(nvml);
+        }
+    }
+}
+
+/// Why there is no library to ask.
+enum NotOpened {
+    /// There is none, or no driver behind it, which is ordinary.
+    Unavailable { place: String, error: Trouble },
+    /// It is there and does not start.
+    Failed { place: String, error: Trouble },
 }
 
 /// An error with its causes: the loader's own words are in the last.
@@ -211,19 +257,20 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The error in the words of a fault.
-fn words(error: &NvmlError) -> String {
-    let kind = match error {
-        // Under cgroups NVML says one or the other, by version.
-        NvmlError::NoPermission | NvmlError::OperatingSystem => "denied",
-        NvmlError::GpuLost | NvmlError::ResetRequired => "lost",
-        NvmlError::NotFound | NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) => {
-            "absent"
-        }
-        NvmlError::Timeout => "timed out",
-        _ => "unreadable",
-    };
-    format!("{kind}: {error}")
+impl From<&NvmlError> for Trouble {
+    fn from(error: &NvmlError) -> Self {
+        let kind = match error {
+            // Under cgroups NVML says one or the other, by version.
+            NvmlError::NoPermission | NvmlError::OperatingSystem => FaultKind::Denied,
+            NvmlError::GpuLost | NvmlError::ResetRequired => FaultKind::Lost,
+            NvmlError::NotFound | NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) => {
+                FaultKind::Absent
+            }
+            NvmlError::Timeout => FaultKind::TimedOut,
+            _ => FaultKind::Unreadable,
+        };
+        Self::new(kind, error)
+    }
 }
 
 /// Makes a call; an error becomes a fault.
@@ -233,7 +280,7 @@ fn ask<T>(
     make: impl FnOnce() -> Result<T, NvmlError>,
 ) -> Option<T> {
     report.calling(call);
-    make().map_err(|error| report.fault(call, words(&error))).ok()
+    make().map_err(|error| report.fault(call, Trouble::from(&error))).ok()
 }
 
 /// Calls about one device. Once one of them finds it lost, the rest are not made.
@@ -262,7 +309,7 @@ impl<'nvml> Asker<'_, 'nvml> {
         let answer = make(self.device);
         if let Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired)) = &answer {
             self.lost = true;
-            self.report.fault(self.place(call), words(error));
+            self.report.fault(self.place(call), Trouble::from(error));
             return None;
         }
         Some(answer)
@@ -277,7 +324,7 @@ impl<'nvml> Asker<'_, 'nvml> {
         match self.try_ask(call, make)? {
             Ok(value) => Some(value),
             Err(error) => {
-                self.report.fault(self.place(call), words(&error));
+                self.report.fault(self.place(call), Trouble::from(&error));
                 None
             }
         }
@@ -293,7 +340,7 @@ impl<'nvml> Asker<'_, 'nvml> {
             Ok(value) => Some(value),
             Err(error) if lacks(&error) => None,
             Err(error) => {
-                self.report.fault(self.place(call), words(&error));
+                self.report.fault(self.place(call), Trouble::from(&error));
                 None
             }
         }
@@ -318,7 +365,7 @@ fn confidential(nvml: &Nvml, report: &Report<NvmlPart>) {
     match ffi::confidential_computing(nvml) {
         Ok(on) => report.part(NvmlPart::Confidential(on)),
         Err(error) if lacks(&error) => {}
-        Err(error) => report.fault(CALL, words(&error)),
+        Err(error) => report.fault(CALL, Trouble::from(&error)),
     }
 }
 
@@ -413,7 +460,7 @@ fn gpu(nvml: &Nvml, index: u32, report: &Report<NvmlPart>) -> Option<NvmlGpu> {
     let bus_id = asker.ask("nvmlDeviceGetPciInfo_v3()", Device::pci_info).and_then(|info| {
         let bus_id = info.bus_id.parse();
         let place = asker.place("nvmlDeviceGetPciInfo_v3()");
-        bus_id.map_err(|error| report.fault(place, format!("unreadable: {error}"))).ok()
+        bus_id.map_err(|error| report.fault(place, Trouble::new(FaultKind::Unreadable, error))).ok()
     });
     let capability =
         asker.ask("nvmlDeviceGetCudaComputeCapability()", Device::cuda_compute_capability);
@@ -461,7 +508,7 @@ fn memory(asker: &mut Asker<'_, '_>) -> Option<u64> {
         Err(NvmlError::NotSupported) => None,
         Err(error) => {
             let place = asker.place("nvmlDeviceGetMemoryInfo_v2()");
-            asker.report.fault(place, words(&error));
+            asker.report.fault(place, Trouble::from(&error));
             None
         }
     }
@@ -537,7 +584,7 @@ fn links(asker: &mut Asker<'_, '_>) -> (Vec<(u32, NvLink)>, Option<u32>) {
             // Without the call, or with a card that has no NVLink, no link is there.
             Some(Err(error)) if lacks(&error) => {}
             Some(Err(error)) => {
-                asker.report.fault(asker.place(&call), words(&error));
+                asker.report.fault(asker.place(&call), Trouble::from(&error));
                 unread = true;
             }
         }
@@ -633,13 +680,13 @@ mod tests {
 
     #[test]
     fn errors_tell_denied_lost_and_absent_apart() {
-        let check = |error: NvmlError, expect: &str| {
-            assert_eq!(words(&error).split(':').next(), Some(expect));
+        let check = |error: NvmlError, expect: FaultKind| {
+            assert_eq!(Trouble::from(&error).kind, expect);
         };
-        check(NvmlError::NoPermission, "denied");
-        check(NvmlError::OperatingSystem, "denied");
-        check(NvmlError::GpuLost, "lost");
-        check(NvmlError::NotFound, "absent");
-        check(NvmlError::Unknown, "unreadable");
+        check(NvmlError::NoPermission, FaultKind::Denied);
+        check(NvmlError::OperatingSystem, FaultKind::Denied);
+        check(NvmlError::GpuLost, FaultKind::Lost);
+        check(NvmlError::NotFound, FaultKind::Absent);
+        check(NvmlError::Unknown, FaultKind::Unreadable);
     }
 }

@@ -11,13 +11,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use topology::snapshot::{Acs, IommuDomain, IommuGroup, PcieLink};
+use topology::snapshot::{Acs, FaultKind, IommuDomain, IommuGroup, PcieLink};
 use topology::{BusId, CpuList, Fault};
 
 use super::apart::Report;
 use super::config_space;
 use super::cpu::read_cpus;
-use super::root::{Root, words};
+use super::root::Root;
+use super::trouble::Trouble;
 
 const DEVICES: &str = "sys/bus/pci/devices";
 
@@ -83,7 +84,7 @@ pub(super) fn read(root: &Root, report: &Report<(BusId, PciFunction)>) {
                 paths.insert(bus_id, root.link(&entry).unwrap_or(entry));
             }
         }
-        Err(error) => report.fault(DEVICES, words(&error)),
+        Err(error) => report.fault(DEVICES, Trouble::from(&error)),
     }
     // Where the entries are no links, or there are none, the device tree itself has the places. The running kernel
     // always makes them links.
@@ -158,9 +159,11 @@ fn function(root: &Root, path: &str, report: &Report<(BusId, PciFunction)>) -> P
     let mut faults = Vec::new();
     let mut read = |fact: Fact, file: &str, parse: fn(&str) -> Option<u32>| {
         let place = format!("{path}/{file}");
-        let text = root.read(&place).map_err(|error| words(&error));
+        let text = root.read(&place).map_err(|error| Trouble::from(&error));
         let value = text.and_then(|text| {
-            parse(&text).ok_or_else(|| format!("malformed: the file says '{text}'"))
+            let malformed =
+                || Trouble::new(FaultKind::Malformed, format!("the file says '{text}'"));
+            parse(&text).ok_or_else(malformed)
         });
         value.map_err(|error| faults.push((fact, report.new_fault(place, error)))).ok()
     };

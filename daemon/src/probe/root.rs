@@ -213,15 +213,6 @@ impl Root {
     }
 }
 
-/// The error in the words of a fault.
-pub(super) fn words(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "absent: no such file".into(),
-        io::ErrorKind::PermissionDenied => "denied: permission".into(),
-        _ => format!("unreadable: {error}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,8 @@
 //! files by their names, links last and as text only, so that no write ever goes through a link. The probe follows
 //! links itself and never above its root.
 
+// The path is said so that the fuzz target, which takes this file alone, finds it too.
+#[path = "archive/ttar.rs"]
 mod ttar;
 
 use std::collections::BTreeMap;
@@ -239,6 +241,23 @@ fn write(base: &Path, nodes: &BTreeMap<PathBuf, Node>) -> io::Result<()> {
         symlink(target, path)?;
     }
     Ok(())
+}
+
+/// Body of the fuzz target: any bytes are gathered or refused, and what was gathered stays below its directory.
+pub(super) fn fuzz(bytes: &[u8]) {
+    let plain = if is_compressed(bytes) { decompress(bytes).ok() } else { Some(bytes.to_vec()) };
+    let Some(plain) = plain.filter(|plain| is_archive(plain)) else { return };
+    let nodes = if ttar::is(&plain) { ttar::gather(&plain) } else { gather(&plain) };
+    let Ok(nodes) = nodes else { return };
+    for path in nodes.keys() {
+        let plain = |component: Component<'_>| matches!(component, Component::Normal(_));
+        assert!(path.components().all(plain), "{}", path.display());
+    }
+    // Writing goes to a file system, which knows no other failure than its own.
+    if root(&nodes).is_ok() && nodes.len() < 64 {
+        let dir = tempfile::tempdir().expect("a directory");
+        write(dir.path(), &nodes).expect("what was gathered can be written");
+    }
 }
 
 /// The end of a foreign name, printable.

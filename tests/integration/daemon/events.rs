@@ -2,7 +2,12 @@
 
 use tokio::net::UnixDatagram;
 
-use super::harness::{Daemon, Place, machine, record};
+use daemon::machine::MachineSource;
+use daemon::probe::{NvmlChoice, ProbeConfig, TimeLimits};
+use machines::scenario::{Action, Code, Event, Fault};
+use machines::{dgx1v, install_nvml_double};
+
+use super::harness::{Daemon, PATIENCE, Place, machine, record};
 
 const NIC_GONE: &[u8] =
     b"remove@/devices/pci0000:00/0000:80:00.0/net/eth0\0SUBSYSTEM=net\0SEQNUM=9\0";
@@ -54,4 +59,32 @@ async fn without_events_there_is_the_clock() {
     let daemon = Daemon::start_with(place, config).await;
     record(&daemon.place.machine(), &machine(3, 20));
     daemon.place.notification("STATUS=3 GPUs, 1 NICs, 0 faults, generation 2").await;
+}
+
+/// A GPU falls off the bus: the driver says so with an Xid, and no uevent comes.
+#[tokio::test]
+async fn an_event_of_the_gpu_driver_leads_to_another_generation() {
+    let place = Place::new();
+    let falls = place.path("falls");
+    let mut described = dgx1v();
+    described.events =
+        vec![Event { device: 3, kind: 8, data: 79, when_exists: Some(falls.clone()) }];
+    let lost = Fault::new("nvmlDevice*", Action::Return(Code::GPU_IS_LOST)).on_device(3);
+    described.faults.push(Fault { while_exists: Some(falls.clone()), ..lost });
+    let folder = place.path("described");
+    std::fs::create_dir(&folder).unwrap();
+    let paths = described.write(&folder).unwrap();
+    let library = install_nvml_double(&folder).unwrap();
+    let mut config = place.config();
+    config.source = MachineSource::Probe(ProbeConfig {
+        root: paths.root,
+        nvml: NvmlChoice::Library(library),
+        nvml_program: Some(crate::programs::topod().into()),
+        limits: TimeLimits { files: PATIENCE, nvml: PATIENCE },
+    });
+    let daemon = Daemon::start_with(place, config).await;
+    std::fs::write(&falls, "").unwrap();
+    daemon.place.notification("STATUS=7 GPUs").await;
+    let (ended, _) = daemon.stop().await;
+    ended.unwrap();
 }

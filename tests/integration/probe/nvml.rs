@@ -1,5 +1,8 @@
 //! The probe of whole machines with their driver: device tree and NVML double from one description.
 
+mod child;
+mod playable;
+
 use std::fs;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,8 +15,14 @@ use topology::{Bandwidth, BusId, Gpu, Snapshot};
 
 /// A machine written out, removed when dropped.
 struct Written {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     config: ProbeConfig,
+}
+
+impl Written {
+    fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
 }
 
 fn write(machine: &Machine) -> Written {
@@ -22,8 +31,13 @@ fn write(machine: &Machine) -> Written {
     let library = install_nvml_double(dir.path()).unwrap();
     // Long enough that only a call that hangs is cut short, however busy the machine.
     let limits = TimeLimits { files: Duration::from_secs(300), nvml: Duration::from_secs(300) };
-    let config = ProbeConfig { root: paths.root, nvml: NvmlChoice::Library(library), limits };
-    Written { _dir: dir, config }
+    let config = ProbeConfig {
+        root: paths.root,
+        nvml: NvmlChoice::Library(library),
+        nvml_program: None,
+        limits,
+    };
+    Written { dir, config }
 }
 
 /// Writes a scenario of the double alone, and an empty root.
@@ -35,7 +49,7 @@ fn write_scenario(scenario: &serde_json::Value) -> Written {
         nvml: NvmlChoice::Library(library),
         ..ProbeConfig::recorded(dir.path().join("root"))
     };
-    Written { _dir: dir, config }
+    Written { dir, config }
 }
 
 /// Probes, and leaves out the reasons of roles, which descriptions do not word.
@@ -57,7 +71,7 @@ fn with_driver_of(machine: &Machine) -> Written {
     machine.write_scenario(dir.path()).unwrap();
     let library = install_nvml_double(dir.path()).unwrap();
     let config = ProbeConfig { nvml: NvmlChoice::Library(library), ..TREE.config.clone() };
-    Written { _dir: dir, config }
+    Written { dir, config }
 }
 
 /// The faults of the NVML probe: the place, and the first word of the error.

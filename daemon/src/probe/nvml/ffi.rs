@@ -112,20 +112,30 @@ pub(super) fn fabric_info(device: &Device<'_>) -> Result<FabricInfo, NvmlError> 
                 | NvmlError::ResetRequired
         )
     };
-    let mut answer = fabric_info_v3(device);
-    for older in [fabric_info_v2, fabric_info_v1] {
+    let mut answer = fabric_info_v(device, 3);
+    for older in [2, 1] {
         match answer {
-            Err(error) if !about_the_device(&error) => answer = older(device),
+            Err(error) if !about_the_device(&error) => {
+                answer = match older {
+                    2 => fabric_info_v(device, older),
+                    _ => fabric_info_v1(device),
+                };
+            }
             answer => return answer,
         }
     }
     answer
 }
 
-fn fabric_info_v3(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
+/// The form of a number, 2 or 3.
+fn fabric_info_v(device: &Device<'_>, number: u32) -> Result<FabricInfo, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
+    let version = match number {
+        3 => version_of::<nvmlGpuFabricInfo_v3_t>(number),
+        _ => version_of::<nvmlGpuFabricInfo_v2_t>(number),
+    };
     let mut info = nvmlGpuFabricInfo_v3_t {
-        version: version_of::<nvmlGpuFabricInfo_v3_t>(3),
+        version,
         clusterUuid: [0; 16],
         status: 0,
         cliqueId: 0,
@@ -133,7 +143,8 @@ fn fabric_info_v3(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
         healthMask: 0,
         healthSummary: 0,
     };
-    // SAFETY: the handle is valid as long as `device` borrows the library, and `info` outlives the call.
+    // SAFETY: the handle is valid as long as `device` borrows the library, and `info` outlives the call. The second form
+    // is the third without its last member; the version says which is meant, and the library writes no further than that.
     nvml_try(unsafe { call(handle(device), &raw mut info) })?;
     Ok(FabricInfo {
         state: info.state,
@@ -141,31 +152,7 @@ fn fabric_info_v3(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
         cluster: info.clusterUuid,
         clique: info.cliqueId,
         health_mask: Some(info.healthMask),
-        health: Some(info.healthSummary),
-    })
-}
-
-fn fabric_info_v2(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
-    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
-    let mut info = nvmlGpuFabricInfo_v2_t {
-        version: version_of::<nvmlGpuFabricInfo_v2_t>(2),
-        clusterUuid: [0; 16],
-        status: 0,
-        cliqueId: 0,
-        state: 0,
-        healthMask: 0,
-    };
-    let place = (&raw mut info).cast::<nvmlGpuFabricInfo_v3_t>();
-    // SAFETY: the handle is valid as long as `device` borrows the library; the version says which form is pointed to,
-    // and the library writes no further than that.
-    nvml_try(unsafe { call(handle(device), place) })?;
-    Ok(FabricInfo {
-        state: info.state,
-        status: info.status,
-        cluster: info.clusterUuid,
-        clique: info.cliqueId,
-        health_mask: Some(info.healthMask),
-        health: None,
+        health: (number >= 3).then_some(info.healthSummary),
     })
 }
 

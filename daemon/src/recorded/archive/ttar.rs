@@ -13,8 +13,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::super::RecordedError;
 use super::{MOST_ENTRIES, Node, add, inside};
-use crate::recorded::RecordedError;
 
 pub(super) fn is(bytes: &[u8]) -> bool {
     bytes.starts_with(b"# Archive created by ttar")
