@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use topology::health::Launcher;
 use topology::{Collective, RateModel};
 
 /// Shows, explains, checks and plans the topology of GPU hosts: from a recorded file, the daemon, or this host.
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// A plan or topology in the files of other software.
     Export(ExportArgs),
+    /// What stock NCCL takes from this host's files and variables.
+    Nccl(NcclArgs),
     /// Records this host (or what --from names) as a snapshot.
     Snapshot(SnapshotArgs),
     /// What the daemon is, and what it publishes.
@@ -140,6 +143,9 @@ pub(crate) struct CheckArgs {
     /// matters is a finding.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) against: Option<PathBuf>,
+    /// Run as a task of a job: also what its launcher left to it of the host's GPUs.
+    #[arg(long, value_name = "slurm|mpirun|torchrun")]
+    pub(crate) launcher: Option<Launcher>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: CheckFormat,
 }
@@ -204,6 +210,8 @@ pub(crate) struct VerifyArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
+    /// NCCL_TOPO_FILE: the host's tree with GPUs, links and NICs; with --for-vm the tree alone, for a guest.
+    NcclTopo,
     /// NCCL_GRAPH_FILE: the plan's rings, for experts; see the warning it prints.
     NcclGraph,
     /// MSCCL algorithm XML: the whole schedule of one collective.
@@ -220,9 +228,59 @@ pub(crate) struct ExportArgs {
     pub(crate) source: SourceArgs,
     #[command(flatten)]
     pub(crate) request: RequestArgs,
+    /// With nccl-topo: for a guest on this host, which has some of its GPUs and NICs under other addresses.
+    #[arg(long, requires = "map")]
+    pub(crate) for_vm: bool,
+    /// With --for-vm: a file of pairs of PCI addresses, the host's and the guest's; `-` is stdin.
+    #[arg(long, value_name = "FILE", requires = "for_vm")]
+    pub(crate) map: Option<PathBuf>,
+    /// With --for-vm: the guest as recorded there, in any form that --from takes. Its addresses are then checked, and CPU masks
+    /// are its own.
+    #[arg(long, value_name = "SRC", requires = "for_vm")]
+    pub(crate) guest: Option<PathBuf>,
     /// Where to write; default stdout.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NcclArgs {
+    #[command(subcommand)]
+    pub(crate) command: NcclCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NcclCommand {
+    /// What of NCCL's variables, configuration files and the files they name will fail or be passed over: the environment,
+    /// NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf.
+    Lint(NcclLintArgs),
+    /// NCCL_IB_HCA for this host, with whole names and ports; or what is wrong with a string.
+    Hca(NcclHcaArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NcclLintArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Configuration files to read instead of those that NCCL finds here, in order; the environment is then left out.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) conf: Vec<PathBuf>,
+    /// Directory that the files' paths are in, as of an unpacked image; default /.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NcclHcaArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// A string to check, as one would set it.
+    #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
+    pub(crate) check: Option<String>,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
 }
 
 #[derive(Debug, Args)]

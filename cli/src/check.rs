@@ -1,11 +1,10 @@
 //! `topoctl check`: may jobs run here?
 
 use std::fmt::Write;
-use std::path::Path;
 
 use serde::Serialize;
-use topology::health::{self, Examination, Status, Unchecked};
-use topology::{Fault, Finding, Severity, Snapshot};
+use topology::health::{self, Examination, FabricVerdict, Status, Unchecked};
+use topology::{Fault, Finding, Severity};
 
 use crate::args::{CheckArgs, CheckFormat, FailOn};
 use crate::exit::{Exit, Failure};
@@ -21,20 +20,36 @@ struct Verdict {
     unchecked: Vec<Unchecked>,
     /// Themes of which the input's format tells nothing.
     not_told: Vec<&'static str>,
+    /// A verdict for each way between GPUs, of each host.
+    fabrics: Vec<HostFabrics>,
     faults: Vec<Fault>,
     assumptions: Vec<String>,
 }
 
+#[derive(Debug, Serialize)]
+struct HostFabrics {
+    host: usize,
+    #[serde(flatten)]
+    verdict: FabricVerdict,
+}
+
 pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
-    let profile = args.against.as_deref().map(profile).transpose()?;
+    let profile = args.against.as_deref().map(source::read_one).transpose()?;
     let topology = source::load(&args.source)?.topology;
     let several = topology.hosts().len() > 1;
     let mut all = Examination::default();
+    let mut fabrics = Vec::new();
     for (host, snapshot) in topology.hosts().iter().enumerate() {
         let mut found = match &profile {
             Some(profile) => health::judge_against(snapshot, profile),
             None => health::judge(snapshot),
         };
+        if let Some(launcher) = args.launcher {
+            let variable = |name: &str| std::env::var(name).ok();
+            found.extend(health::launcher(snapshot, launcher, &variable));
+        }
+        let verdicts = health::fabrics(snapshot, &found);
+        fabrics.extend(verdicts.into_iter().map(|verdict| HostFabrics { host, verdict }));
         if several {
             for finding in &mut found.findings {
                 finding.component = format!("{host}:{}", finding.component);
@@ -52,6 +67,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
         findings: all.findings,
         unchecked: all.unchecked,
         not_told: all.not_told,
+        fabrics,
         faults: topology.hosts().iter().flat_map(|host| host.faults.iter().cloned()).collect(),
         assumptions: topology.assumptions().to_vec(),
     };
@@ -61,18 +77,6 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
         CheckFormat::Nagios => output::print(&nagios(&verdict))?,
     }
     Ok(exit(verdict.status, args.fail_on, incomplete, args.output))
-}
-
-/// The host that all are to be like: the one in this file, of any format that is read.
-fn profile(path: &Path) -> Result<Snapshot, Failure> {
-    let mut hosts = source::read(path)?;
-    match hosts.len() {
-        1 => Ok(hosts.remove(0)),
-        count => Err(Failure::usage(format!(
-            "{}: a profile is one host, and this holds {count}",
-            path.display()
-        ))),
-    }
 }
 
 /// Fail closed: with `--fail-on critical` a degraded host passes, one with unread facts never does.
@@ -99,6 +103,19 @@ fn table(verdict: &Verdict) -> String {
             "\n{} {}: {}\n  {}\n  fix: {}",
             finding.severity, finding.code, finding.component, finding.evidence, finding.fix
         );
+    }
+    let several = verdict.fabrics.iter().any(|fabric| fabric.host > 0);
+    for HostFabrics { host, verdict } in &verdict.fabrics {
+        let FabricVerdict { fabric, ends, status, codes } = verdict;
+        let host = if several { format!("{host}:") } else { String::new() };
+        let codes = match codes.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", codes.join(", ")),
+        };
+        let _ = write!(text, "\n{host}{fabric}, {ends} ends: {status}{codes}");
+    }
+    if !verdict.fabrics.is_empty() {
+        text.push('\n');
     }
     for unchecked in &verdict.unchecked {
         let Unchecked { code, component, missing } = unchecked;

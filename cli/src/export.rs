@@ -1,6 +1,7 @@
 //! `topoctl export`: a plan in the files of other software.
 
 use topology::formats;
+use topology::nccl_topo::TopoFile;
 use topology::plan::Plan;
 use topology::{Algorithm, Collective, Executor, Rank, msccl, nccl_graph};
 use transport::schedule::Sizing;
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
             };
             formats::write_snapshot(snapshot)
         }
+        ExportFormat::NcclTopo => topology_file(args, &origin)?,
         ExportFormat::NcclGraph => {
             let (plan, _) = plan::make(&origin, &plan::request(&args.request))?;
             let file = nccl_graph::from_plan(&origin.topology, &plan)
@@ -49,6 +51,29 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
             .map_err(|error| Failure::internal(format!("{}: {error}", path.display())))?,
     }
     Ok(Exit::Ok)
+}
+
+/// The host as NCCL loads it, or the tree for a guest on it.
+fn topology_file(args: &ExportArgs, origin: &source::Origin) -> Result<String, Failure> {
+    let [host] = origin.topology.hosts() else {
+        return Err(Failure::usage("NCCL's topology file holds one host, and several are given"));
+    };
+    let mut file = match &args.map {
+        None => TopoFile::of_host(host),
+        Some(path) => {
+            let named = |error: &dyn std::fmt::Display| {
+                Failure::usage(format!("{}: {error}", path.display()))
+            };
+            let bytes = source::read_bytes(path)?;
+            let map = String::from_utf8_lossy(&bytes).parse().map_err(|error| named(&error))?;
+            let guest = args.guest.as_deref().map(source::read_one).transpose()?;
+            TopoFile::for_guest(host, &map, guest.as_ref())
+        }
+    }
+    .map_err(|error| Failure::usage(error.to_string()))?;
+    file.fit();
+    file.notes().iter().for_each(|note| output::warn(note));
+    Ok(file.write())
 }
 
 /// The schedule of the plan's best algorithm at infinite size, in the fewest chunks that all shares divide.

@@ -13,6 +13,7 @@ mod compare;
 mod exit;
 mod explain;
 mod export;
+mod nccl;
 mod output;
 mod plan;
 mod show;
@@ -30,6 +31,9 @@ use args::{Cli, Command};
 use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
+    if let Some(code) = daemon::probe::nvml_child::serve() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -58,6 +62,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),
+        Command::Nccl(args) => nccl::run(&args.command),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Status(args) => status::run(args),
         Command::BenchRank => bench::run_rank(),

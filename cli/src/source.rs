@@ -70,6 +70,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Snapshot>, Failure> {
     read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
+/// The one host that a path holds.
+pub(crate) fn read_one(path: &Path) -> Result<Snapshot, Failure> {
+    let mut hosts = read(path)?;
+    match hosts.len() {
+        1 => Ok(hosts.remove(0)),
+        count => Err(Failure::usage(format!(
+            "{}: one host is wanted, and this holds {count}",
+            path.display()
+        ))),
+    }
+}
+
 /// How this host is probed: itself, or what stands for it.
 pub(crate) fn this_host(args: &SourceArgs) -> Result<ProbeConfig, Failure> {
     let mut config = match &args.sysfs_root {
@@ -82,7 +94,7 @@ pub(crate) fn this_host(args: &SourceArgs) -> Result<ProbeConfig, Failure> {
     if let Some(library) = &args.nvml {
         config.nvml = NvmlChoice::Library(library.clone());
     }
-    Ok(config)
+    Ok(config.with_child())
 }
 
 /// The bytes of a file, or of stdin for `-`.
