@@ -28,12 +28,12 @@ const APART: &str =
 const NO_GPU: &str = r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1"/></system>"#;
 
 /// A healthy pair, and the same with one link lost on one side.
-const PAIR: &str = r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
+pub(crate) const PAIR: &str = r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
 <pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80"><nvlink target="0000:02:00.0" count="4"/></gpu></pci>
 <pci busid="0000:02:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80"><nvlink target="0000:01:00.0" count="4"/></gpu></pci>
 </cpu></system>"#;
 
-fn topoctl(arguments: &[&str], stdin: &str) -> Output {
+pub(crate) fn topoctl(arguments: &[&str], stdin: &str) -> Output {
     let mut process = Command::new(crate::programs::topoctl())
         .args(arguments)
         .env_remove("TOPOD_SOCKET")
@@ -49,7 +49,7 @@ fn topoctl(arguments: &[&str], stdin: &str) -> Output {
 
 /// Runs and compares the exit code; what went to stdout.
 #[track_caller]
-fn check(arguments: &[&str], stdin: &str, exit: i32) -> String {
+pub(crate) fn check(arguments: &[&str], stdin: &str, exit: i32) -> String {
     let output = topoctl(arguments, stdin);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {stderr}");
@@ -61,11 +61,11 @@ fn check(arguments: &[&str], stdin: &str, exit: i32) -> String {
 }
 
 #[track_caller]
-fn check_json(arguments: &[&str], stdin: &str, exit: i32) -> Value {
+pub(crate) fn check_json(arguments: &[&str], stdin: &str, exit: i32) -> Value {
     serde_json::from_str(&check(arguments, stdin, exit)).expect("JSON")
 }
 
-fn dgx1v() -> String {
+pub(crate) fn dgx1v() -> String {
     crate::workspace_root().join("tests/fixtures/dgx1v/snapshot.json").display().to_string()
 }
 

@@ -4,10 +4,12 @@
 mod architecture;
 mod bars;
 mod cli;
+mod corpora;
 mod corpus_formats;
 mod daemon;
 mod deploy;
 mod faces;
+mod field_cases;
 mod fixtures;
 mod probe;
 mod programs;
