@@ -25,8 +25,9 @@ const MOST_UNPACKED: u64 = 512 << 20;
 const MOST_FILE: u64 = 16 << 20;
 /// Most entries. The largest hosts have some 100,000 files below `/sys/devices` that a recorder keeps.
 const MOST_ENTRIES: usize = 1 << 19;
-/// Longest name and deepest path.
-const MOST_NAME: usize = 4096;
+/// Longest name, with room for the directory it is unpacked in (PATH_MAX is 4,096), longest part of one (NAME_MAX), and deepest path.
+const MOST_NAME: usize = 3584;
+const MOST_COMPONENT: usize = 255;
 const MOST_DEPTH: usize = 64;
 
 const GZIP: [u8; 2] = [0x1F, 0x8B];
@@ -146,6 +147,13 @@ fn gather(tar: &[u8]) -> Result<BTreeMap<PathBuf, Node>, RecordedError> {
 
 /// Adds what a path is, where the archive does not contradict itself.
 fn add(nodes: &mut BTreeMap<PathBuf, Node>, path: PathBuf, node: Node) -> Result<(), &'static str> {
+    // What no file system takes leads nowhere, and the probe finds no less without it.
+    if let Node::Link(target) = &node {
+        let text = target.as_os_str().as_encoded_bytes();
+        if !(1..=MOST_NAME).contains(&text.len()) || text.contains(&0) {
+            return Ok(());
+        }
+    }
     // A path through a link or a file is none: directories alone hold entries.
     let is_dir = |above: &Path| !matches!(nodes.get(above), Some(Node::File(_) | Node::Link(_)));
     if !path.ancestors().skip(1).all(is_dir) {
@@ -170,7 +178,8 @@ fn inside(name: &[u8]) -> Option<PathBuf> {
     for component in Path::new(name).components() {
         match component {
             Component::RootDir | Component::CurDir => {}
-            Component::Normal(name) => path.push(name),
+            Component::Normal(name) if name.len() <= MOST_COMPONENT => path.push(name),
+            Component::Normal(_) => return None,
             Component::ParentDir | Component::Prefix(_) => return None,
         }
     }
