@@ -37,6 +37,8 @@ pub enum Relation {
 pub struct LinearProgram {
     rows: Vec<Row>,
     columns: Vec<Column>,
+    /// By row, the columns that have it and their coefficients: what `columns` says, for pricing.
+    of_row: Vec<Vec<(usize, f64)>>,
     basis: Vec<Basic>,
     /// Inverse of the basis, row-major.
     inverse: Vec<f64>,
@@ -132,7 +134,8 @@ impl LinearProgram {
         }
         let values = rows.iter().map(|row| row.rhs).collect();
         // Slacks with -1 are not in the basis: it is the identity.
-        Self { rows, columns: Vec::new(), basis, inverse, values, fresh: true }
+        let of_row = vec![Vec::new(); m];
+        Self { rows, columns: Vec::new(), of_row, basis, inverse, values, fresh: true }
     }
 
     /// Adds a variable x ≥ 0 and returns its index. A row may be named twice; its coefficients add up.
@@ -144,7 +147,13 @@ impl LinearProgram {
         profit: f64,
         entries: impl IntoIterator<Item = (usize, f64)>,
     ) -> usize {
-        let entries = entries.into_iter().map(|(i, a)| (i, a * self.rows[i].sign)).collect();
+        let mut entries: Vec<(usize, f64)> =
+            entries.into_iter().map(|(i, a)| (i, a * self.rows[i].sign)).collect();
+        // In order of rows, so that sums over rows and over entries round alike.
+        entries.sort_by_key(|entry| entry.0);
+        for &(i, a) in &entries {
+            self.of_row[i].push((self.columns.len(), a));
+        }
         self.columns.push(Column { profit, entries });
         self.columns.len() - 1
     }
@@ -221,6 +230,18 @@ impl LinearProgram {
         y
     }
 
+    /// What each column gains at these prices. Rows without a price, which are most where few are tight, are passed over.
+    fn reduced_profits(&self, phase: Phase, prices: &[f64], reduced: &mut [f64]) {
+        for (j, profit) in reduced.iter_mut().enumerate() {
+            *profit = self.profit(phase, Basic::Column(j));
+        }
+        for (&price, columns) in prices.iter().zip(&self.of_row) {
+            if price != 0.0 {
+                columns.iter().for_each(|&(j, a)| reduced[j] -= price * a);
+            }
+        }
+    }
+
     fn entries(&self, basic: Basic, mut visit: impl FnMut(usize, f64)) {
         match basic {
             Basic::Slack(i) => visit(i, self.rows[i].slack),
@@ -234,6 +255,7 @@ impl LinearProgram {
         let mut idle = 0;
         let mut since_refactor = 0;
         let mut direction = vec![0.0; m];
+        let mut reduced = vec![0.0; self.columns.len()];
         // Artificial variables never come back, so they need no mark.
         let mut column_basic = vec![false; self.columns.len()];
         let mut slack_basic = vec![false; m];
@@ -250,13 +272,14 @@ impl LinearProgram {
             let y = self.prices(phase);
             let mut entering = None;
             let mut best = PRICE_TOLERANCE;
+            self.reduced_profits(phase, &y, &mut reduced);
             let slacks = (0..m).filter(|&i| self.rows[i].slack != 0.0 && !slack_basic[i]);
-            let columns = (0..self.columns.len()).filter(|&j| !column_basic[j]);
-            for candidate in slacks.map(Basic::Slack).chain(columns.map(Basic::Column)) {
-                let mut reduced = self.profit(phase, candidate);
-                self.entries(candidate, |i, a| reduced -= y[i] * a);
-                if reduced > best {
-                    best = reduced;
+            let slacks = slacks.map(|i| (Basic::Slack(i), -(y[i] * self.rows[i].slack)));
+            let columns = reduced.iter().enumerate().filter(|(j, _)| !column_basic[*j]);
+            let columns = columns.map(|(j, &profit)| (Basic::Column(j), profit));
+            for (candidate, profit) in slacks.chain(columns) {
+                if profit > best {
+                    best = profit;
                     entering = Some(candidate);
                     if bland {
                         break;
@@ -338,18 +361,14 @@ impl LinearProgram {
         let m = self.rows.len();
         let pivot = direction[leaving];
         let step = self.values[leaving] / pivot;
-        let (before, rest) = self.inverse.split_at_mut(leaving * m);
-        let (row, after) = rest.split_at_mut(m);
+        let row = &mut self.inverse[leaving * m..(leaving + 1) * m];
         for r in row.iter_mut() {
             *r /= pivot;
         }
-        let others = before.chunks_exact_mut(m).chain(after.chunks_exact_mut(m));
-        let factors = direction[..leaving].iter().chain(&direction[leaving + 1..]);
-        for (other, &factor) in others.zip(factors) {
-            if factor != 0.0 {
-                for (o, r) in other.iter_mut().zip(row.iter()) {
-                    *o -= factor * r;
-                }
+        let eliminator = Eliminator::new(row, 0);
+        for (i, other) in self.inverse.chunks_exact_mut(m).enumerate() {
+            if i != leaving && direction[i] != 0.0 {
+                eliminator.subtract(direction[i], other);
             }
         }
         for (value, &d) in self.values.iter_mut().zip(direction) {
@@ -376,42 +395,67 @@ impl LinearProgram {
         for i in 0..m {
             table[i * width + m + i] = 1.0;
         }
+        // Where each row lies: rows change places by name only.
+        let mut at: Vec<usize> = (0..m).collect();
         for k in 0..m {
-            let mut row = k;
+            let size = |row: usize| table[row * width + k].abs();
+            let mut largest = k;
             for i in k + 1..m {
-                if table[i * width + k].abs() > table[row * width + k].abs() {
-                    row = i;
+                if size(at[i]) > size(at[largest]) {
+                    largest = i;
                 }
             }
-            if table[row * width + k].abs() < 1e-14 {
+            if size(at[largest]) < 1e-14 {
                 // Never reached from a basis that pivots of sufficient size made; keep the updated inverse then.
                 return;
             }
-            if row != k {
-                for c in 0..width {
-                    table.swap(row * width + c, k * width + c);
-                }
-            }
-            let (before, rest) = table.split_at_mut(k * width);
-            let (chosen, after) = rest.split_at_mut(width);
+            at.swap(k, largest);
+            let chosen = &mut table[at[k] * width..(at[k] + 1) * width];
             let pivot = chosen[k];
             if pivot != 1.0 {
                 chosen[k..].iter_mut().for_each(|x| *x /= pivot);
             }
-            for other in before.chunks_exact_mut(width).chain(after.chunks_exact_mut(width)) {
+            let eliminator = Eliminator::new(chosen, k);
+            for (i, other) in table.chunks_exact_mut(width).enumerate() {
                 let factor = other[k];
-                if factor != 0.0 {
-                    for (o, c) in other[k..].iter_mut().zip(&chosen[k..]) {
-                        *o -= factor * c;
-                    }
+                if i != at[k] && factor != 0.0 {
+                    eliminator.subtract(factor, other);
                 }
             }
         }
-        for (i, row) in table.chunks_exact(width).enumerate() {
-            self.inverse[i * m..(i + 1) * m].copy_from_slice(&row[m..]);
-            self.values[i] = row[m..].iter().zip(&self.rows).map(|(b, r)| b * r.rhs).sum();
+        for (i, &row) in at.iter().enumerate() {
+            let row = &table[row * width + m..(row + 1) * width];
+            self.inverse[i * m..(i + 1) * m].copy_from_slice(row);
+            self.values[i] = row.iter().zip(&self.rows).map(|(b, r)| b * r.rhs).sum();
         }
         self.fresh = true;
+    }
+}
+
+/// A row to be subtracted from others. Bases are mostly slacks, so rows are mostly zeros, which are passed over: subtracting them changes nothing.
+struct Eliminator {
+    first: usize,
+    row: Vec<f64>,
+    /// Places that are not zero, where these are few.
+    filled: Option<Vec<usize>>,
+}
+
+impl Eliminator {
+    /// Of the row from place `first` on.
+    fn new(row: &[f64], first: usize) -> Self {
+        let row = row[first..].to_vec();
+        let filled: Vec<usize> = (0..row.len()).filter(|&i| row[i] != 0.0).collect();
+        // Beyond that going through all is faster, several at a time.
+        let few = filled.len() * 4 < row.len();
+        Self { first, row, filled: few.then_some(filled) }
+    }
+
+    fn subtract(&self, factor: f64, from: &mut [f64]) {
+        let from = &mut from[self.first..];
+        match &self.filled {
+            Some(filled) => filled.iter().for_each(|&i| from[i] -= factor * self.row[i]),
+            None => from.iter_mut().zip(&self.row).for_each(|(o, r)| *o -= factor * r),
+        }
     }
 }
 
