@@ -18,6 +18,7 @@ use topology::Fraction;
 
 use crate::bound::{Cut, SourceNetwork};
 use crate::flow_graph::{FlowEdge, FlowGraph};
+use crate::served::Served;
 use crate::simplex::{LinearProgram, Relation};
 
 /// The best balanced capacities.
@@ -168,10 +169,11 @@ impl<'a> Program<'a> {
             supply += units;
         }
         let enough = supply - supply / 10_000_000;
+        let mut served = Served::new(&net.network, net.source, enough);
         let mut sides = Vec::new();
         for v in 0..self.graph.ranks {
-            if net.network.max_flow(net.source, v, supply) < enough {
-                let mut side = net.network.source_side(net.source);
+            if served.shortage(&mut net.network, v).is_some() {
+                let mut side = served.side(&mut net.network);
                 side.truncate(self.graph.nodes);
                 if !sides.contains(&side) {
                     sides.push(side);

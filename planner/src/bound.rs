@@ -22,6 +22,7 @@ use topology::Fraction;
 use crate::balance::{balance, is_balanced};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::{EdgeId, FlowNetwork, UNLIMITED, scaled};
+use crate::served::Served;
 use crate::single_source;
 use crate::splitting::balanced;
 
@@ -151,13 +152,10 @@ pub fn bottleneck(graph: &FlowGraph, weights: &[u64]) -> Result<Bottleneck, Boun
 
     let mut net = SourceNetwork::new(graph);
     net.set(graph, unit, best, weights);
+    let mut served = Served::new(&net.network, net.source, net.supply);
     for v in 0..graph.ranks {
-        loop {
-            let want = net.supply;
-            if net.network.max_flow(net.source, v, want) == want {
-                break;
-            }
-            let mut side = net.network.source_side(net.source);
+        while served.shortage(&mut net.network, v).is_some() {
+            let mut side = served.side(&mut net.network);
             side.truncate(graph.nodes);
             let cut = Cut::leaving(graph, &side);
             if cut.capacity == 0 {
@@ -167,6 +165,7 @@ pub fn bottleneck(graph: &FlowGraph, weights: &[u64]) -> Result<Bottleneck, Boun
             best = reduced((weight, cut.capacity / unit));
             inside = side;
             net.set(graph, unit, best, weights);
+            served.renew(&net.network, net.supply);
         }
     }
     let cut = Cut::leaving(graph, &inside);
@@ -230,15 +229,16 @@ pub fn reduce_scatter(graph: &FlowGraph) -> Result<UpperBound, BoundError> {
 pub fn broadcast(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError> {
     check_root(graph, root)?;
     let mut net = plain(graph)?;
-    let mut least: Option<(i64, Vec<bool>)> = None;
+    let mut served = Served::new(&net, root, UNLIMITED);
+    let mut least: Option<Vec<bool>> = None;
     for v in (0..graph.ranks).filter(|&v| v != root) {
-        let limit = least.as_ref().map_or(UNLIMITED, |l| l.0);
-        let flow = net.max_flow(root, v, limit);
-        if flow < limit {
-            least = Some((flow, net.source_side(root)));
+        if let Some(flow) = served.shortage(&mut net, v) {
+            least = Some(served.side(&mut net));
+            served.renew(&net, flow);
+            served.add(&net, v);
         }
     }
-    let (_, side) = least.ok_or(BoundError::TooLarge)?;
+    let side = least.ok_or(BoundError::TooLarge)?;
     bounded_by(graph, &side, |capacity| capacity)
 }
 
@@ -275,7 +275,7 @@ pub fn send_recv(graph: &FlowGraph, from: usize, to: usize) -> Result<UpperBound
     check_root(graph, to)?;
     let mut net = plain(graph)?;
     net.max_flow(from, to, UNLIMITED);
-    let side = net.source_side(from);
+    let side = net.source_side(&[from]);
     bounded_by(graph, &side, |capacity| capacity)
 }
 
@@ -363,7 +363,7 @@ impl GroupCuts {
             self.network.set_capacity(self.to_sink[v], if inside { UNLIMITED } else { 0 });
         }
         self.network.max_flow(self.source, self.sink, UNLIMITED);
-        let mut side = self.network.source_side(self.source);
+        let mut side = self.network.source_side(&[self.source]);
         side.truncate(graph.nodes);
         Cut::leaving(graph, &side)
     }
@@ -397,7 +397,7 @@ impl GroupCuts {
                 self.network.set_capacity(self.to_sink[x], sink);
             }
             let flow = self.network.max_flow(self.source, self.sink, UNLIMITED);
-            let side = self.network.source_side(self.source);
+            let side = self.network.source_side(&[self.source]);
             // flow = b·B⁻(X) + what inside was given below zero + what outside was given above zero.
             let positive: i64 = given.iter().filter(|&&y| y > 0).sum();
             given.push(flow - positive - price);
@@ -435,6 +435,19 @@ impl SourceNetwork {
         Self { network, edges, supplies, source, supply: 0 }
     }
 
+    /// With capacities and weights as they are; `None` where they are too large.
+    pub(crate) fn whole(graph: &FlowGraph, weights: &[i64]) -> Option<Self> {
+        let mut net = Self::new(graph);
+        for (&id, edge) in net.edges.iter().zip(&graph.edges) {
+            net.network.set_capacity(id, scaled(edge.capacity, 1)?);
+        }
+        for (&id, &weight) in net.supplies.iter().zip(weights) {
+            net.network.set_capacity(id, weight);
+        }
+        net.supply = weights.iter().sum();
+        Some(net)
+    }
+
     /// Edges get `p` times their capacity in units, supplies `q` times the weight.
     fn set(&mut self, graph: &FlowGraph, unit: u64, (p, q): (u64, u64), weights: &[u64]) {
         // In range: the caller checked the products of the sums.
@@ -452,16 +465,8 @@ impl SourceNetwork {
 
 /// Whether every rank can be sent everything that the ranks own at once.
 pub(crate) fn supports(graph: &FlowGraph, weights: &[i64]) -> bool {
-    let mut net = SourceNetwork::new(graph);
-    for (&id, edge) in net.edges.iter().zip(&graph.edges) {
-        let Some(capacity) = scaled(edge.capacity, 1) else { return false };
-        net.network.set_capacity(id, capacity);
-    }
-    for (&id, &weight) in net.supplies.iter().zip(weights) {
-        net.network.set_capacity(id, weight);
-    }
-    let total = weights.iter().sum();
-    (0..graph.ranks).all(|v| net.network.max_flow(net.source, v, total) == total)
+    SourceNetwork::whole(graph, weights)
+        .is_some_and(|mut net| Served::all(&mut net.network, net.source, graph.ranks, net.supply))
 }
 
 /// The largest unit in which all capacities are whole numbers.

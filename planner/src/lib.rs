@@ -24,6 +24,7 @@ pub mod plan_error;
 pub mod report;
 pub mod rings;
 mod routes;
+mod served;
 pub mod simplex;
 pub mod single_source;
 pub mod splitting;

@@ -23,7 +23,6 @@ pub struct FlowNetwork {
     first: Vec<u32>,
     arcs: Vec<Arc>,
     capacity: Vec<i64>,
-    saved: Vec<i64>,
     level: Vec<u32>,
     current: Vec<u32>,
     queue: Vec<u32>,
@@ -99,6 +98,25 @@ impl FlowNetwork {
         self.capacity[edge.0]
     }
 
+    /// Heads and capacities of the edges out of a node.
+    pub(crate) fn leaving(&self, node: usize) -> impl Iterator<Item = (usize, i64)> {
+        let arcs = core::iter::successors(Some(self.first[node]), |arc| {
+            self.arcs.get(*arc as usize).map(|arc| arc.next)
+        });
+        let edges = arcs.take_while(|arc| *arc != NONE).filter(|arc| arc % 2 == 0);
+        edges.map(|arc| (self.arcs[arc as usize].head as usize, self.capacity[arc as usize]))
+    }
+
+    /// What the flow brings to a node more than it takes from it.
+    pub(crate) fn arriving(&self, node: usize) -> i64 {
+        let arcs = core::iter::successors(Some(self.first[node]), |arc| {
+            self.arcs.get(*arc as usize).map(|arc| arc.next)
+        });
+        // What an arc sends is what its reverse has more room for than it had.
+        let sent = |arc: usize| self.capacity[arc] - self.arcs[arc].residual;
+        -arcs.take_while(|arc| *arc != NONE).map(|arc| sent(arc as usize)).sum::<i64>()
+    }
+
     /// What the flow sends over an edge.
     #[must_use]
     pub fn flow(&self, edge: EdgeId) -> i64 {
@@ -108,17 +126,6 @@ impl FlowNetwork {
     /// Back to no flow.
     pub fn clear_flow(&mut self) {
         self.arcs.iter_mut().zip(&self.capacity).for_each(|(arc, &c)| arc.residual = c);
-    }
-
-    /// Remembers the flow as it is.
-    pub fn save(&mut self) {
-        self.saved.clear();
-        self.saved.extend(self.arcs.iter().map(|arc| arc.residual));
-    }
-
-    /// Back to the flow last [`save`](Self::save)d. Edges may not have been added in between.
-    pub fn rollback(&mut self) {
-        self.arcs.iter_mut().zip(&self.saved).for_each(|(arc, &r)| arc.residual = r);
     }
 
     /// Augments the present flow from `source` to `sink` by up to `limit`; returns by how much.
@@ -157,23 +164,25 @@ impl FlowNetwork {
         self.augment(source, sink, limit)
     }
 
-    /// Marks what `source` still reaches: after a maximum flow, the smallest source side of a minimum cut.
+    /// Marks what any of `sources` still reaches: after a maximum flow, the smallest source side of a minimum cut.
     #[must_use]
-    pub fn source_side(&mut self, source: usize) -> Vec<bool> {
-        self.reach(source, |arcs, arc| arcs[arc].residual)
+    pub fn source_side(&mut self, sources: &[usize]) -> Vec<bool> {
+        self.reach(sources, |arcs, arc| arcs[arc].residual)
     }
 
     /// Marks what still reaches `sink`: after a maximum flow, the smallest sink side of a minimum cut.
     #[must_use]
     pub fn sink_side(&mut self, sink: usize) -> Vec<bool> {
-        self.reach(sink, |arcs, arc| arcs[arc ^ 1].residual)
+        self.reach(&[sink], |arcs, arc| arcs[arc ^ 1].residual)
     }
 
-    fn reach(&mut self, start: usize, room: impl Fn(&[Arc], usize) -> i64) -> Vec<bool> {
+    fn reach(&mut self, starts: &[usize], room: impl Fn(&[Arc], usize) -> i64) -> Vec<bool> {
         let mut side = vec![false; self.first.len()];
-        side[start] = true;
         self.queue.clear();
-        self.queue.push(index(start));
+        for &start in starts {
+            side[start] = true;
+            self.queue.push(index(start));
+        }
         while let Some(node) = self.queue.pop() {
             let mut arc = self.first[node as usize];
             while arc != NONE {
@@ -300,9 +309,6 @@ mod tests {
         let edges = [(0, 1, 3), (0, 2, 2), (1, 3, 2), (2, 3, 9), (1, 2, 5)]
             .map(|(a, b, c)| net.add_edge(a, b, c));
         assert_eq!(net.augment(0, 3, 1), 1);
-        net.save();
-        assert_eq!(net.augment(0, 3, UNLIMITED), 4);
-        net.rollback();
         assert_eq!(net.augment(0, 3, UNLIMITED), 4);
         assert_eq!(net.flow(edges[0]) + net.flow(edges[1]), 5);
         net.set_capacity(edges[0], 0);
@@ -348,7 +354,7 @@ mod tests {
                 .map(|set| cut(&|v| set >> v & 1 == 1))
                 .min();
             prop_assert_eq!(Some(value), least);
-            let source = net.source_side(0);
+            let source = net.source_side(&[0]);
             prop_assert_eq!(cut(&|v| source[v]), value);
             let sink = net.sink_side(nodes - 1);
             prop_assert_eq!(cut(&|v| !sink[v]), value);

@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::{EdgeId, FlowNetwork, UNLIMITED};
+use crate::served::Served;
 
 /// Capacities between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,8 +112,7 @@ impl RankGraph {
         for (v, &w) in weights.iter().enumerate() {
             network.add_edge(self.ranks, v, w);
         }
-        let total = weights.iter().sum();
-        (0..self.ranks).all(|v| network.max_flow(self.ranks, v, total) == total)
+        Served::all(&mut network, self.ranks, self.ranks, weights.iter().sum())
     }
 }
 

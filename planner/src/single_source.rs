@@ -68,7 +68,7 @@ pub fn scatter(graph: &FlowGraph, root: usize) -> Result<SingleSource, BoundErro
             let bound = UpperBound { algbw, cuts: vec![cut] };
             return Ok(SingleSource { bound, root, flow, part: q, gathers: false });
         }
-        inside = net.source_side(root);
+        inside = net.source_side(&[root]);
         inside.truncate(graph.nodes);
     }
 }

@@ -19,6 +19,7 @@ use topology::Fraction;
 use crate::bound::{self, BoundError, Cut, SourceNetwork, UpperBound, bottleneck, count, whole};
 use crate::flow_graph::FlowGraph;
 use crate::forest::{Forest, ForestError, ForestOptions, Forests, Tree, TreeEdge, TreePath};
+use crate::served::Served;
 use crate::simplex::{LinearProgram, Optimum, Relation};
 
 /// Trees that carry an all-reduce.
@@ -258,10 +259,11 @@ impl ShareProgram {
             net.supply += supply;
         }
         let enough = net.supply - net.supply / 10_000_000;
+        let mut served = Served::new(&net.network, net.source, enough);
         let mut sides = Vec::new();
         for v in 0..graph.ranks {
-            if net.network.max_flow(net.source, v, net.supply) < enough {
-                let mut side = net.network.source_side(net.source);
+            if served.shortage(&mut net.network, v).is_some() {
+                let mut side = served.side(&mut net.network);
                 side.truncate(graph.nodes);
                 if !sides.contains(&side) {
                     sides.push(side);
@@ -296,10 +298,10 @@ fn whole_weights(shares: &[f64]) -> Vec<Vec<u64>> {
         shares.iter().map(|&s| to_units(s * f64::from(denominator)).unsigned_abs()).collect()
     };
     let near = |denominator: &u32| {
-        shares
-            .iter()
-            .zip(at(*denominator))
-            .all(|(&s, w)| (s * f64::from(*denominator) - Fraction::of(w, 1).to_f64()).abs() < 1e-5)
+        shares.iter().all(|&s| {
+            let x = s * f64::from(*denominator);
+            (x - Fraction::of(to_units(x).unsigned_abs(), 1).to_f64()).abs() < 1e-5
+        })
     };
     let exact = (1..=MAX_DENOMINATOR).find(near);
     let n = u32::try_from(shares.len()).unwrap_or(MAX_DENOMINATOR);

@@ -69,30 +69,80 @@ impl Probe {
         *steps = left;
         let mut sources = vec![self.source];
         sources.extend_from_slice(inside);
-        let mut sinks = outside.to_vec();
         let limit = self.total + want;
         // Common to all targets: what reaches the nodes outside.
         self.network.clear_flow();
-        let base = self.network.augment_between(&sources, &sinks, limit);
-        let mut least = if plain { base } else { limit };
-        if base < limit && !plain {
-            self.network.save();
-            for &target in targets {
-                let Some(left) = steps.checked_sub(1) else {
-                    least = 0;
-                    break;
-                };
-                *steps = left;
-                sinks.push(target);
-                let more = self.network.augment_between(&sources, &sinks, least - base);
-                sinks.pop();
-                least = least.min(base + more);
-                if least <= self.total {
-                    break;
-                }
-                self.network.rollback();
+        let mut base = self.network.augment_between(&sources, outside, limit);
+        if plain || base == limit {
+            return (base - self.total).clamp(0, want);
+        }
+        let mut least = limit;
+        let mut inner = Inner::new(self.network.nodes(), outside);
+        sources.iter().for_each(|&node| inner.add(&self.network, node, least));
+        let mut sinks = outside.to_vec();
+        for &target in targets {
+            let Some(left) = steps.checked_sub(1) else { return 0 };
+            *steps = left;
+            if inner.holds[target] {
+                continue;
             }
+            // It ends at the target as far as it is new there, else at the nodes outside.
+            sinks.push(target);
+            let more = self.network.augment_between(&inner.nodes, &sinks, least - base);
+            sinks.pop();
+            least = least.min(base + more);
+            if least <= self.total {
+                return 0;
+            }
+            base += more - self.network.arriving(target);
+            inner.add(&self.network, target, least);
         }
         (least - self.total).clamp(0, want)
+    }
+}
+
+/// The side of narrow cuts that the source is on. No cut between a node here and the nodes outside is narrower than the least so far, so a narrower
+/// one has them all on that side, and they serve as sources.
+struct Inner {
+    nodes: Vec<usize>,
+    holds: Vec<bool>,
+    is_outside: Vec<bool>,
+    /// What edges from here into the nodes outside carry, and those into each other node.
+    outward: i64,
+    direct: Vec<i64>,
+}
+
+impl Inner {
+    fn new(nodes: usize, outside: &[usize]) -> Self {
+        let mut is_outside = vec![false; nodes];
+        outside.iter().for_each(|&node| is_outside[node] = true);
+        Self {
+            nodes: Vec::with_capacity(nodes),
+            holds: vec![false; nodes],
+            is_outside,
+            outward: 0,
+            direct: vec![0; nodes],
+        }
+    }
+
+    /// Takes a node in, and those that edges from here alone serve: a cut around such a one and the nodes outside crosses them all.
+    fn add(&mut self, network: &FlowNetwork, node: usize, least: i64) {
+        let mut found = vec![node];
+        while let Some(node) = found.pop() {
+            if core::mem::replace(&mut self.holds[node], true) {
+                continue;
+            }
+            self.nodes.push(node);
+            for (to, capacity) in network.leaving(node) {
+                if self.is_outside[to] {
+                    self.outward += capacity;
+                } else {
+                    self.direct[to] += capacity;
+                    if self.direct[to] + self.outward >= least && !self.holds[to] {
+                        found.push(to);
+                    }
+                }
+            }
+        }
     }
 }

@@ -39,16 +39,21 @@ impl Splitter<'_> {
             }
         }
         let pairs = spread(&ins, &outs, &allowed);
-        let (capacity, routes) = (self.capacity.clone(), self.routes.clone());
+        let mut capacity = self.capacity.clone();
+        for other in 0..self.nodes {
+            capacity[switch * self.nodes + other] = 0;
+            capacity[other * self.nodes + switch] = 0;
+        }
+        pairs.iter().for_each(|pair| capacity[pair.from * self.nodes + pair.to] += pair.amount);
+        // Routes follow only what is kept.
+        if !self.supports(&capacity, steps) {
+            return false;
+        }
         for pair in pairs {
             self.split(switch, pair);
         }
         self.drop_node(switch);
-        if self.supports(steps) {
-            return true;
-        }
-        (self.capacity, self.routes) = (capacity, routes);
-        false
+        true
     }
 }
 

@@ -4,9 +4,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::logical::{LogicalGraph, Route};
-use crate::bound::{SourceNetwork, count};
+use crate::bound::count;
 use crate::flow_graph::{FlowEdge, FlowGraph};
+use crate::max_flow::FlowNetwork;
 use crate::packing::RankGraph;
+use crate::served::Served;
 
 pub(super) struct Splitter<'a> {
     pub(super) ranks: usize,
@@ -131,7 +133,7 @@ impl<'a> Splitter<'a> {
         let mut next = 0;
         while let Some(&v) = queue.get(next) {
             next += 1;
-            for (t, _) in self.leaving(v) {
+            for t in (0..self.nodes).filter(|&t| self.at(v, t) > 0) {
                 if t != switch && distance[t] == usize::MAX {
                     distance[t] = distance[v] + 1;
                     queue.push(t);
@@ -152,24 +154,19 @@ impl<'a> Splitter<'a> {
         FlowGraph::new(self.ranks, n, edges)
     }
 
-    pub(super) fn supports(&self, steps: &mut u64) -> bool {
+    /// Whether with these capacities every rank can be sent everything that the ranks own at once.
+    pub(super) fn supports(&self, capacity: &[i64], steps: &mut u64) -> bool {
         let Some(left) = steps.checked_sub(count(self.ranks)) else { return false };
         *steps = left;
-        let mut net = self.source_network();
-        (0..self.ranks).all(|v| net.network.max_flow(net.source, v, self.total) == self.total)
-    }
-
-    fn source_network(&self) -> SourceNetwork {
-        let graph = self.flow_graph();
-        let mut net = SourceNetwork::new(&graph);
-        for (&id, edge) in net.edges.iter().zip(&graph.edges) {
-            net.network.set_capacity(id, self.at(edge.from, edge.to));
+        let (nodes, source) = (self.nodes, self.nodes);
+        let mut network = FlowNetwork::new(nodes + 1);
+        for (i, &capacity) in capacity.iter().enumerate().filter(|(_, c)| **c > 0) {
+            network.add_edge(i / nodes, i % nodes, capacity);
         }
-        for (&id, &weight) in net.supplies.iter().zip(self.weights) {
-            net.network.set_capacity(id, weight);
+        for (v, &weight) in self.weights.iter().enumerate() {
+            network.add_edge(source, v, weight);
         }
-        net.supply = self.total;
-        net
+        Served::all(&mut network, source, self.ranks, self.total)
     }
 
     pub(super) fn finish(self) -> LogicalGraph {
