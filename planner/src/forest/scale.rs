@@ -10,9 +10,10 @@ use num_integer::Integer;
 use topology::Fraction;
 
 use crate::balance::{GRID, balance, is_balanced};
-use crate::bound::{bottleneck, count, supports};
+use crate::bound::{SourceNetwork, bottleneck, count, supports};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::scaled;
+use crate::served::Served;
 use crate::splitting::balanced;
 
 /// How capacities are cut: `weights[v]` units at each root, capacities in units, the rate of a unit.
@@ -36,12 +37,38 @@ pub(super) struct Instance<'a> {
     pub(super) unit: Fraction,
     /// Best time per unit of weight on `graph`.
     pub(super) ratio: Fraction,
+    /// Cuts that were too narrow at some scale.
+    narrow: Vec<Narrow>,
+}
+
+/// What has to cross a cut, and what can.
+#[derive(Clone, Debug)]
+struct Narrow {
+    weight: u64,
+    capacities: Vec<u64>,
+}
+
+impl Narrow {
+    fn new(graph: &FlowGraph, weights: &[u64], side: &[bool]) -> Self {
+        let crossing = graph.edges.iter().filter(|e| side[e.from] && !side[e.to]);
+        Self {
+            weight: (0..graph.ranks).filter(|&v| side[v]).map(|v| weights[v]).sum(),
+            capacities: crossing.map(|e| e.capacity).collect(),
+        }
+    }
+
+    fn allows(&self, k: u64, u: Fraction) -> bool {
+        let whole = |&b: &u64| u.numerator() * i128::from(b) / u.denominator();
+        let room: i128 = self.capacities.iter().map(whole).sum();
+        i128::from(k) * i128::from(self.weight) <= room
+    }
 }
 
 impl<'a> Instance<'a> {
     /// `ratio` is the best time on the graph as far as cuts tell.
     pub(super) fn new(graph: FlowGraph, weights: &'a [u64], ratio: Fraction) -> Self {
-        let mut instance = Self { graph, weights, unit: Fraction::ONE, ratio };
+        let unit = Fraction::ONE;
+        let mut instance = Self { graph, weights, unit, ratio, narrow: Vec::new() };
         instance.balance();
         instance
     }
@@ -135,10 +162,9 @@ impl<'a> Instance<'a> {
     }
 
     /// The least U ≤ `limit` at which capacities ⌊U·b⌋ support k trees per unit of weight.
-    pub(super) fn coarse_scale(&self, k: u64, limit: Fraction) -> Option<Scale> {
-        let graph = &self.graph;
+    pub(super) fn coarse_scale(&mut self, k: u64, limit: Fraction) -> Option<Scale> {
         let least = self.ratio * Fraction::of(k, 1);
-        let mut sizes: Vec<u64> = graph.edges.iter().map(|e| e.capacity).collect();
+        let mut sizes: Vec<u64> = self.graph.edges.iter().map(|e| e.capacity).collect();
         sizes.sort_unstable();
         sizes.dedup();
         // Only where some ⌊U·b⌋ changes can the answer change.
@@ -159,13 +185,27 @@ impl<'a> Instance<'a> {
         }
         breakpoints.sort_unstable();
         breakpoints.dedup();
-        let enough =
-            |u: &Fraction| self.scale_at(k, *u).is_some_and(|s| supports(&s.graph, &s.weights));
-        if !breakpoints.last().is_some_and(enough) {
-            return None;
+        // Every cut found too narrow rules out what it can before another flow is tried; most scales fail by cuts of others.
+        let mut from = 0;
+        loop {
+            from += breakpoints[from..].partition_point(|u| !self.cuts_allow(k, *u));
+            let scale = self.scale_at(k, *breakpoints.get(from)?);
+            let network = scale.as_ref().and_then(|s| SourceNetwork::whole(&s.graph, &s.weights));
+            let (Some(scale), Some(network)) = (scale, network) else {
+                // Too large to tell.
+                from += 1;
+                continue;
+            };
+            match narrow_cut(network, self.graph.ranks) {
+                None => return Some(scale),
+                Some(side) => self.narrow.push(Narrow::new(&self.graph, self.weights, &side)),
+            }
         }
-        let at = breakpoints.partition_point(|u| !enough(u));
-        self.scale_at(k, *breakpoints.get(at)?)
+    }
+
+    /// Whether all cuts that were ever too narrow are wide enough at ⌊U·b⌋ for k trees.
+    fn cuts_allow(&self, k: u64, u: Fraction) -> bool {
+        self.narrow.iter().all(|cut| cut.allows(k, u))
     }
 
     fn scale_at(&self, k: u64, u: Fraction) -> Option<Scale> {
@@ -179,6 +219,13 @@ impl<'a> Instance<'a> {
             unit: Fraction::of(q, p) * self.unit,
         })
     }
+}
+
+/// The side of a cut that is too narrow for some rank to be sent everything, if there is one.
+fn narrow_cut(mut net: SourceNetwork, ranks: usize) -> Option<Vec<bool>> {
+    let mut served = Served::new(&net.network, net.source, net.supply);
+    (0..ranks).find(|v| served.shortage(&mut net.network, *v).is_some())?;
+    Some(served.side(&mut net.network))
 }
 
 impl Scale {

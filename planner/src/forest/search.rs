@@ -37,6 +37,17 @@ pub(super) struct Search<'a> {
     steps: u64,
 }
 
+/// A way to cut capacities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cutting {
+    /// So many trees for each unit of weight, capacities rounded down.
+    Coarse(u64),
+    /// As many as it takes to reach the best.
+    Exact(u64),
+    /// The same, every unit in so many pieces.
+    Finer(u64),
+}
+
 /// What to look for at a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
@@ -80,40 +91,40 @@ impl<'a> Search<'a> {
         let mut error = ForestError::Bound(BoundError::TooLarge);
         let exact = self.instance.exact_scale();
         let whole = exact.as_ref().map_or(u64::MAX, |scale| self.instance.trees_per_root(scale));
-        let mut scales: Vec<(u64, Scale)> = Vec::new();
-        if whole > 1 {
-            for k in 1..=MAX_COARSE.min(whole - 1) {
-                let limit =
-                    self.instance.total() * self.instance.unit * Fraction::of(k, 1) / self.near;
-                scales.extend(self.instance.coarse_scale(k, limit).map(|scale| (k, scale)));
-            }
-        }
-        if self.options.thorough || whole <= MAX_COARSE {
-            scales.extend(exact.clone().map(|scale| (whole, scale)));
-        }
         // One root on a switch: finer cuts let every rank take part at once, which makes trees low.
         let roots = count(self.instance.weights.iter().filter(|&&w| w > 0).count());
         let others = count(self.instance.weights.len() - 1);
+        let coarse = if whole > 1 { MAX_COARSE.min(whole - 1) } else { 0 };
+        let mut cuts: Vec<Cutting> = (1..=coarse).map(Cutting::Coarse).collect();
+        if self.options.thorough || whole <= MAX_COARSE {
+            cuts.push(Cutting::Exact(whole));
+        }
         if roots == 1 {
             let finer = others.min(count(self.options.max_trees) / whole.max(1)).min(MAX_COARSE);
-            let scale = exact.as_ref().filter(|_| finer > 1).and_then(|scale| scale.finer(finer));
-            scales.extend(scale.map(|scale| (finer, scale)));
+            cuts.extend((finer > 1).then_some(Cutting::Finer(finer)));
         }
-        for (k, scale) in scales {
+        for cutting in cuts {
             // Once there is a good one, only lower ones are of interest.
             let good = best.as_ref().filter(|found| found.algbw >= self.near).map(|f| f.height);
-            if good.is_some() && !self.options.thorough {
+            if good.is_some() && (!self.options.thorough || self.steps == 0) {
                 break;
             }
+            let (Cutting::Coarse(k) | Cutting::Exact(k) | Cutting::Finer(k)) = cutting;
             if let Some(height) = good
                 && (height <= self.least_height.max(LOW)
                     || k.saturating_mul(roots * others) > LARGE)
             {
                 continue;
             }
-            if good.is_some() && self.steps == 0 {
-                break;
-            }
+            let scale = match cutting {
+                Cutting::Coarse(k) => {
+                    let total = self.instance.total() * self.instance.unit;
+                    self.instance.coarse_scale(k, total * Fraction::of(k, 1) / self.near)
+                }
+                Cutting::Exact(_) => exact.clone(),
+                Cutting::Finer(factor) => exact.as_ref().and_then(|scale| scale.finer(factor)),
+            };
+            let Some(scale) = scale else { continue };
             let wanted = good.map_or(Wanted::Near, Wanted::Lower);
             match self.solve(&scale, wanted) {
                 Ok(found) => self.keep(&mut best, found),
