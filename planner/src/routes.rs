@@ -1,8 +1,9 @@
 //! Cheapest physical ways between ranks: each hop of a ring crosses forwarders only.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::flow_graph::FlowGraph;
 
@@ -84,12 +85,14 @@ impl Routes {
         self.cost[base..base + self.nodes].fill(UNREACHABLE);
         self.arrival[base..base + self.nodes].fill(None);
         let mut hops = vec![usize::MAX; self.nodes];
-        let mut queue = BTreeSet::new();
+        let mut queue = BinaryHeap::new();
         self.cost[base + source] = 0;
         hops[source] = 0;
-        queue.insert((0_u64, 0_usize, source));
-        while let Some((cost, depth, node)) = queue.pop_first() {
-            if node != source && node < self.ranks && !relays {
+        queue.push(Reverse((0_u64, 0_usize, source)));
+        while let Some(Reverse((cost, depth, node))) = queue.pop() {
+            // What was found before something better is still in the queue.
+            let outdated = (cost, depth) != (self.cost[base + node], hops[node]);
+            if outdated || (node != source && node < self.ranks && !relays) {
                 continue;
             }
             for index in adjacency.leaving(node) {
@@ -101,8 +104,7 @@ impl Routes {
                 let next = (cost.saturating_add(weight).min(UNREACHABLE - 1), depth + 1);
                 let known = (self.cost[base + to], hops[to]);
                 if next < known {
-                    queue.remove(&(known.0, known.1, to));
-                    queue.insert((next.0, next.1, to));
+                    queue.push(Reverse((next.0, next.1, to)));
                     self.cost[base + to] = next.0;
                     hops[to] = next.1;
                     self.arrival[base + to] = Some(index);

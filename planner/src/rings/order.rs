@@ -113,6 +113,8 @@ fn groups_of(hosts: &[usize]) -> Vec<Vec<usize>> {
 /// Cheapest paths from one start over every subset: `cost[subset * n + end]`, `subset` holding start and end.
 struct Subsets {
     n: usize,
+    /// By subset, a bit for each end that a path over all of it has; costs of others mean nothing.
+    ends: Vec<u16>,
     cost: Vec<u64>,
     before: Vec<u8>,
 }
@@ -123,27 +125,24 @@ const NONE: u8 = u8::MAX;
 impl Subsets {
     fn from(matrix: &CostMatrix, start: usize, steps: &mut u64) -> Self {
         let n = matrix.n;
-        let mut table = Self { n, cost: vec![UNREACHABLE; n << n], before: vec![NONE; n << n] };
-        table.cost[(1 << start) * n + start] = 0;
-        let nexts: Vec<Vec<(usize, u64)>> = (0..n)
-            .map(|from| {
-                let joined = (0..n).map(|to| (to, matrix.at(from, to)));
-                joined.filter(|(_, cost)| *cost != UNREACHABLE).collect()
-            })
+        let mut table =
+            Self { n, ends: vec![0; 1 << n], cost: vec![0; n << n], before: vec![NONE; n << n] };
+        let joined: Vec<u16> = (0..n)
+            .map(|from| bits((0..n).filter(|&to| matrix.at(from, to) != UNREACHABLE)))
             .collect();
+        table.ends[1 << start] = bits([start].into_iter());
         for subset in (0..1_usize << n).filter(|subset| subset & (1 << start) != 0) {
-            for (end, joined) in nexts.iter().enumerate() {
+            let mut ends = table.ends[subset];
+            while let Some(end) = lowest(&mut ends) {
                 let so_far = table.cost[subset * n + end];
-                if so_far == UNREACHABLE {
-                    continue;
-                }
-                for &(next, hop) in joined {
-                    if subset & (1 << next) != 0 {
-                        continue;
-                    }
-                    let cost = plus(so_far, hop);
-                    let at = (subset | (1 << next)) * n + next;
-                    if cost < table.cost[at] {
+                let mut nexts = joined[end] & !bits_of(subset);
+                while let Some(next) = lowest(&mut nexts) {
+                    let cost = plus(so_far, matrix.at(end, next));
+                    let larger = subset | (1 << next);
+                    let at = larger * n + next;
+                    let known = table.ends[larger] & (1 << next) != 0;
+                    if !known || cost < table.cost[at] {
+                        table.ends[larger] |= 1 << next;
                         table.cost[at] = cost;
                         table.before[at] = u8::try_from(end).expect("at most 16 ranks");
                     }
@@ -160,7 +159,8 @@ impl Subsets {
 
     /// Cost of the cheapest path over all that ends in `end`.
     fn to(&self, end: usize) -> u64 {
-        self.cost[self.full() * self.n + end]
+        let reached = self.ends[self.full()] & (1 << end) != 0;
+        if reached { self.cost[self.full() * self.n + end] } else { UNREACHABLE }
     }
 
     /// That path.
@@ -176,6 +176,23 @@ impl Subsets {
         path.reverse();
         path
     }
+}
+
+/// A bit for each of these ranks, of which there are at most 16.
+fn bits(ranks: impl Iterator<Item = usize>) -> u16 {
+    ranks.fold(0, |bits, rank| bits | 1 << rank)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "subsets are of at most 16 ranks")]
+fn bits_of(subset: usize) -> u16 {
+    subset as u16
+}
+
+/// Takes the lowest rank out.
+fn lowest(bits: &mut u16) -> Option<usize> {
+    let rank = bits.trailing_zeros() as usize;
+    *bits &= bits.wrapping_sub(1);
+    (rank < 16).then_some(rank)
 }
 
 /// The cheapest cycle for each rank before the first.
@@ -341,6 +358,61 @@ fn chains_of_hosts(
     Some(cycles)
 }
 
+/// What a cycle costs, so that it need not be added up again for every change that is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Hops {
+    /// How many of its hops are not there.
+    missing: i64,
+    /// What the others cost.
+    cost: i128,
+}
+
+impl Hops {
+    fn of(matrix: &CostMatrix, order: &[usize]) -> Self {
+        let n = order.len();
+        let hops = (0..n).map(|i| (order[i], order[(i + 1) % n]));
+        hops.fold(Self::default(), |sum, hop| sum.with(matrix, hop, 1))
+    }
+
+    fn total(self) -> u64 {
+        if self.missing > 0 {
+            return UNREACHABLE;
+        }
+        u64::try_from(self.cost).unwrap_or(u64::MAX).min(UNREACHABLE - 1)
+    }
+
+    fn with(self, matrix: &CostMatrix, (from, to): (usize, usize), times: i64) -> Self {
+        match matrix.at(from, to) {
+            UNREACHABLE => Self { missing: self.missing + times, ..self },
+            cost => Self { cost: self.cost + i128::from(times) * i128::from(cost), ..self },
+        }
+    }
+
+    /// After `run` ranks from place `from` on are moved behind the next `to` others.
+    fn moved(
+        self,
+        matrix: &CostMatrix,
+        order: &[usize],
+        (from, run): (usize, usize),
+        to: usize,
+    ) -> Self {
+        if to == 0 {
+            return self;
+        }
+        let n = order.len();
+        let at = |place: usize| order[place % n];
+        let (first, last) = (at(from), at(from + run - 1));
+        let (before, after) = (at(from + n - 1), at(from + run));
+        let (left, right) = (at(from + run + to - 1), at(from + run + to));
+        let sum = [(before, first), (last, after), (left, right)]
+            .into_iter()
+            .fold(self, |sum, hop| sum.with(matrix, hop, -1));
+        [(before, after), (left, first), (last, right)]
+            .into_iter()
+            .fold(sum, |sum, hop| sum.with(matrix, hop, 1))
+    }
+}
+
 /// A good cycle of many ranks: the better of natural order and nearest neighbours, then runs of up to three ranks moved
 /// elsewhere as long as that helps.
 fn improved_cycle(matrix: &CostMatrix, steps: &mut u64, budget: u64) -> Option<(u64, Vec<usize>)> {
@@ -348,7 +420,7 @@ fn improved_cycle(matrix: &CostMatrix, steps: &mut u64, budget: u64) -> Option<(
     let natural: Vec<usize> = (0..n).collect();
     let nearest = nearest_neighbours(matrix);
     let mut order = if matrix.cycle(&nearest) < matrix.cycle(&natural) { nearest } else { natural };
-    let mut cost = matrix.cycle(&order);
+    let mut hops = Hops::of(matrix, &order);
     let mut improved = true;
     while improved && *steps < budget {
         improved = false;
@@ -356,19 +428,20 @@ fn improved_cycle(matrix: &CostMatrix, steps: &mut u64, budget: u64) -> Option<(
             for from in 0..n {
                 for to in 0..n - run {
                     *steps += n as u64;
-                    let mut rest: Vec<usize> = order.clone();
-                    rest.rotate_left(from);
-                    let moved: Vec<usize> = rest.drain(..run).collect();
-                    rest.splice(to..to, moved);
-                    let other = matrix.cycle(&rest);
-                    if other < cost {
-                        (order, cost, improved) = (rest, other, true);
+                    let other = hops.moved(matrix, &order, (from, run), to);
+                    if other.total() < hops.total() {
+                        let mut rest: Vec<usize> = order.clone();
+                        rest.rotate_left(from);
+                        let moved: Vec<usize> = rest.drain(..run).collect();
+                        rest.splice(to..to, moved);
+                        (order, hops, improved) = (rest, other, true);
                     }
                 }
             }
         }
     }
     rotate_to_zero(&mut order);
+    let cost = hops.total();
     (cost != UNREACHABLE).then_some((cost, order))
 }
 
@@ -391,5 +464,36 @@ fn nearest_neighbours(matrix: &CostMatrix) -> Vec<usize> {
 fn rotate_to_zero(order: &mut [usize]) {
     if let Some(at) = order.iter().position(|rank| *rank == 0) {
         order.rotate_left(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A move costs what the moved order does when added up.
+        #[test]
+        fn moves_are_counted_right(
+            costs in proptest::collection::vec(0_u64..6, 49),
+            from in 0_usize..7,
+            run in 1_usize..4,
+            to in 0_usize..6,
+        ) {
+            // 5 stands for no way.
+            let cost = |i: usize| if i.is_multiple_of(8) || costs[i] == 5 { UNREACHABLE } else { costs[i] };
+            let matrix = CostMatrix { n: 7, cost: (0..49).map(cost).collect() };
+            let to = to % (7 - run);
+            let order = [3, 1, 4, 0, 5, 2, 6];
+            let mut rest = order.to_vec();
+            rest.rotate_left(from);
+            let moved: Vec<usize> = rest.drain(..run).collect();
+            rest.splice(to..to, moved);
+            let hops = Hops::of(&matrix, &order);
+            prop_assert_eq!(hops.total(), matrix.cycle(&order));
+            let found = hops.moved(&matrix, &order, (from, run), to);
+            prop_assert_eq!(found, Hops::of(&matrix, &rest));
+        }
     }
 }
