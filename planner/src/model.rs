@@ -267,33 +267,37 @@ impl Model {
         members: &reduce::Members,
         ways: impl IntoIterator<Item = (&'a [usize], Fraction)>,
     ) -> Vec<EdgePath> {
-        let mut joined: BTreeMap<Vec<String>, Fraction> = BTreeMap::new();
+        let mut joined: BTreeMap<Vec<VertexId>, Fraction> = BTreeMap::new();
         for (nodes, share) in ways {
-            let mut expanded = vec![(Vec::new(), share)];
+            let mut expanded: Vec<(Vec<VertexId>, Fraction)> =
+                vec![(Vec::with_capacity(nodes.len()), share)];
             for &node in nodes {
-                expanded = expanded
-                    .into_iter()
-                    .flat_map(|(names, share): (Vec<String>, Fraction)| {
-                        members[node].iter().map(move |(vertex, part)| {
-                            let mut longer = names.clone();
-                            let name = &self.names[vertex.index()];
-                            // The two halves of the fabric are one vertex; and a way that comes back to a vertex does
-                            // without what lies between.
-                            match longer.iter().position(|known| known == name) {
-                                Some(at) => longer.truncate(at + 1),
-                                None => longer.push(name.clone()),
-                            }
-                            (longer, share * *part)
-                        })
-                    })
-                    .collect();
+                let Some((&(first, of_first), others)) = members[node].split_first() else {
+                    continue;
+                };
+                for at in 0..expanded.len() {
+                    for &(vertex, part) in others {
+                        let (path, share) = &expanded[at];
+                        let other = (onward(path.clone(), vertex), *share * part);
+                        expanded.push(other);
+                    }
+                    let (path, share) = &mut expanded[at];
+                    *path = onward(core::mem::take(path), first);
+                    *share = *share * of_first;
+                }
             }
-            for (names, share) in expanded {
-                let sum = joined.entry(names).or_insert(Fraction::ZERO);
+            for (path, share) in expanded {
+                let sum = joined.entry(path).or_insert(Fraction::ZERO);
                 *sum = *sum + share;
             }
         }
-        joined.into_iter().map(|(via, share)| EdgePath { via, share }).collect()
+        let name = |vertex: VertexId| self.names[vertex.index()].clone();
+        let mut paths: Vec<EdgePath> = joined
+            .into_iter()
+            .map(|(path, share)| EdgePath { via: path.into_iter().map(name).collect(), share })
+            .collect();
+        paths.sort_unstable_by(|a, b| a.via.cmp(&b.via));
+        paths
     }
 
     fn connected(&self) -> Result<(), PlanError> {
@@ -316,6 +320,15 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// The path with one vertex more. The two halves of a fabric are one vertex; and a way that comes back to a vertex does without what lies between.
+fn onward(mut path: Vec<VertexId>, vertex: VertexId) -> Vec<VertexId> {
+    match path.iter().position(|known| *known == vertex) {
+        Some(at) => path.truncate(at + 1),
+        None => path.push(vertex),
+    }
+    path
 }
 
 /// For each node the ways over it alone: one for every vertex it stands for, by name.
@@ -417,21 +430,23 @@ fn joins(kind: &VertexKind) -> bool {
 /// GPUs that NVLink, xGMI or a link graph's edges do not join with the first one, both ways.
 fn not_joined_by_gpu_links(topology: &Topology, gpus: &[VertexId]) -> Vec<VertexId> {
     let graph = topology.graph();
+    let absent: BTreeSet<VertexId> =
+        topology.gpus().iter().copied().filter(|gpu| !gpus.contains(gpu)).collect();
+    let mut next: BTreeMap<(bool, VertexId), Vec<VertexId>> = BTreeMap::new();
+    for edge in graph.edge_indices() {
+        let Some((from, to)) = graph.edge_endpoints(edge) else { continue };
+        if joins_gpus(topology, from, to, graph[edge].kind) {
+            next.entry((true, from)).or_default().push(to);
+            next.entry((false, to)).or_default().push(from);
+        }
+    }
     let mut lost = BTreeSet::new();
     for forward in [true, false] {
         let mut seen = BTreeSet::from([gpus[0]]);
         let mut stack = vec![gpus[0]];
         while let Some(at) = stack.pop() {
-            for edge in graph.edge_indices() {
-                let Some((tail, head)) = graph.edge_endpoints(edge) else { continue };
-                let (from, to) = if forward { (tail, head) } else { (head, tail) };
-                let absent_gpu = matches!(topology.vertex(to).kind, VertexKind::Gpu { .. })
-                    && !gpus.contains(&to);
-                if from == at
-                    && !absent_gpu
-                    && joins_gpus(topology, tail, head, graph[edge].kind)
-                    && seen.insert(to)
-                {
+            for &to in next.get(&(forward, at)).into_iter().flatten() {
+                if !absent.contains(&to) && seen.insert(to) {
                     stack.push(to);
                 }
             }

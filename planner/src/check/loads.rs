@@ -168,6 +168,9 @@ fn loads(of: &Operation<'_>, case: Case) -> Option<Loads> {
     let mut loaded: Vec<(LinkId, u32)> = Vec::new();
     let mut common: i128 = 1;
     for (channel, hops) in channels {
+        if idle(channel, case) {
+            continue;
+        }
         let mut last: Option<(Fraction, u32, u32)> = None;
         for (place, (edge, hop)) in channel.all_edges().zip(*hops).enumerate() {
             let up = place < channel.reduce_edges.len();
@@ -203,6 +206,11 @@ fn loads(of: &Operation<'_>, case: Case) -> Option<Loads> {
     used.map(|(link, sum)| Some((LinkId::new(link), Fraction::new(sum, common)?))).collect()
 }
 
+/// Whether the channel is another root's.
+fn idle(channel: &Channel, case: Case) -> bool {
+    matches!((case, channel.root), (Case::Root(root), Some(own)) if root != own)
+}
+
 /// How much of the channel's share crosses one of its hops; `up` is whether the hop is on the way up.
 fn factor(
     channel: &Channel,
@@ -211,21 +219,18 @@ fn factor(
     ranks: usize,
     case: Case,
 ) -> Fraction {
-    let shard = Fraction::ONE / exact::integer(ranks);
     // A way up is all-reduce's alone: all-gather and broadcast over the same channel use the way down.
     if up && collective != Collective::AllReduce {
         return Fraction::ZERO;
     }
-    // Channels of another root lie idle.
-    if let (Case::Root(root), Some(own)) = (case, channel.root)
-        && root != own
-    {
+    if idle(channel, case) {
         return Fraction::ZERO;
     }
+    let shard = || Fraction::ONE / exact::integer(ranks);
     match (channel.pattern, collective) {
-        (Pattern::Ring, Collective::AllReduce) => exact::integer(2 * (ranks - 1)) * shard,
+        (Pattern::Ring, Collective::AllReduce) => exact::integer(2 * (ranks - 1)) * shard(),
         (Pattern::Ring, Collective::AllGather | Collective::ReduceScatter) => {
-            exact::integer(ranks - 1) * shard
+            exact::integer(ranks - 1) * shard()
         }
         // The hop that would bring the root its own data back does not happen.
         (Pattern::Ring, Collective::Broadcast) if case == Case::Root(edge.to) => Fraction::ZERO,
@@ -240,7 +245,7 @@ fn factor(
                 Fraction::ZERO
             }
         }
-        (Pattern::Pairs, _) => shard,
+        (Pattern::Pairs, _) => shard(),
     }
 }
 
