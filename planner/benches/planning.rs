@@ -1,10 +1,11 @@
 //! Planning time on one core by machine: whole plans for all eight collectives, and the stages they are made of.
 //!
-//! `cargo bench -p planner` measures everything, `cargo bench -p planner -- plan/` whole plans alone. Machines are made here, but for
-//! the recorded ones, which are copies of a board of this project's fixtures.
+//! `cargo bench -p planner -- plan/` measures whole plans, `-- aim/` those the project has aims for, `cargo bench -p planner` the stages
+//! too. Machines are made here, but for those with hosts, which are copies of this project's fixtures.
 
 use std::hint::black_box;
 use std::path::Path;
+use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use planner::flow_graph::{FlowEdge, FlowGraph};
@@ -115,26 +116,54 @@ fn machines() -> Vec<Machine> {
     ]
 }
 
-/// Copies of the recorded board.
-fn hosts(count: usize) -> Topology {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/dgx1v/snapshot.json");
-    let bytes = std::fs::read(&file).expect("the fixture is part of the project");
-    let board = topology::formats::read(&bytes).expect("the fixture is a machine");
-    let boards: Vec<_> = (0..count).flat_map(|_| board.clone()).collect();
-    topology::lower(&boards, RateModel::Effective).expect("the fixture has a topology")
+/// Copies of a board of the fixtures.
+fn hosts(board: &str, count: usize) -> (String, Topology) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/machines");
+    let bytes = std::fs::read(folder.join(format!("{board}.json")));
+    let board_of = topology::formats::read(&bytes.expect("the fixture is part of the project"));
+    let board_of = board_of.expect("the fixture is a machine");
+    let boards: Vec<_> = (0..count).flat_map(|_| board_of.clone()).collect();
+    let topology = topology::lower(&boards, RateModel::Effective);
+    (format!("{board}-x{count}"), topology.expect("the fixture has a topology"))
 }
 
-fn whole_plans(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("plan");
+/// Most milliseconds for all eight collectives, by machine.
+fn aims() -> Vec<(u32, (String, Topology))> {
+    let made = |machine: Machine| (machine.name.clone(), machine.topology());
+    let one_host = ["dgx1v", "dgx_a100", "dgx_h100", "mi300x", "pcie_switches"];
+    let two_hosts = ["dgx1v", "dgx_a100", "dgx_h100"];
+    let mut aims: Vec<_> = one_host.map(|board| (5, hosts(board, 1))).into();
+    aims.push((100, made(torus(4))));
+    aims.extend(two_hosts.map(|board| (50, hosts(board, 2))));
+    aims.push((100, made(planes("nvl72", 72, 18, 50))));
+    aims
+}
+
+fn measure_plans(criterion: &mut Criterion, group: &str, cases: Vec<(String, Topology)>) {
+    let mut group = criterion.benchmark_group(group);
     group.sample_size(10);
-    let mut cases: Vec<(String, Topology)> =
-        machines().iter().map(|machine| (machine.name.clone(), machine.topology())).collect();
-    cases.extend([1, 2, 4].map(|count| (format!("recorded-dgx1v-x{count}"), hosts(count))));
+    group.warm_up_time(Duration::from_millis(300));
+    group.measurement_time(Duration::from_secs(2));
     for (name, topology) in cases {
         group.bench_function(name, |bencher| {
             bencher.iter(|| planner::plan(black_box(&topology), &PlanRequest::default()));
         });
     }
+}
+
+fn whole_plans(criterion: &mut Criterion) {
+    let mut cases: Vec<(String, Topology)> =
+        machines().iter().map(|machine| (machine.name.clone(), machine.topology())).collect();
+    cases.extend([1, 2, 4].map(|count| hosts("dgx1v", count)));
+    measure_plans(criterion, "plan", cases);
+}
+
+/// Named by what they are to keep below.
+fn plans_with_aims(criterion: &mut Criterion) {
+    let named = |(ms, (name, topology)): (u32, (String, Topology))| {
+        (format!("{name}-below-{ms}-ms"), topology)
+    };
+    measure_plans(criterion, "aim", aims().into_iter().map(named).collect());
 }
 
 fn stages(criterion: &mut Criterion) {
@@ -160,5 +189,5 @@ fn stages(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, whole_plans, stages);
+criterion_group!(benches, plans_with_aims, whole_plans, stages);
 criterion_main!(benches);
