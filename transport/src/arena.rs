@@ -8,12 +8,14 @@
 //! ```text
 //!   page 0      how many ranks sleep
 //!   board       per rank a page: operations completed │ sleeping, bell │ stage of large operations │ what others may do here
-//!   slots       per rank 16 slots: header (number, count, signature, five words) │ 16 KiB
+//!   headers     per rank a page of 64: number, count, signature, five words that are the payload where it is as short
+//!   slots       per rank 16 of 1 KiB, 4 of 16 KiB: longer payloads
 //!   heaps       per rank: registered buffers
 //! ```
 //!
-//! Every operation has a number, the same on every rank. A rank posts operation `k` in its slot `k mod 16`: the header's first
-//! word becomes `k + 1`, written last. It may do so once every rank has completed operation `k - 16`.
+//! Every operation has a number, the same on every rank. A rank posts operation `k` in its header `k mod 64`, whose first
+//! word becomes `k + 1`, written last. It may do so once every rank has completed operation `k - 64`, or `k - 16` or `k - 4` where
+//! it needs a slot ([`lap`]).
 #![expect(
     unsafe_code,
     reason = "words, slots and buffers are places in a mapping that ranks share"
@@ -30,59 +32,21 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::thread::futex;
 
 use crate::memory::{MemoryKey, Slot};
+use crate::protocol;
 
 mod heap;
+mod layout;
 mod remote;
 
 pub(crate) use heap::Heap;
 pub use heap::SharedBuffer;
-pub(crate) use remote::{Remote, probe};
+use layout::LINE;
+pub(crate) use layout::{Layout, SLOT_BYTES, WORDS, lap};
+pub(crate) use remote::{Remote, Unanswered, probe};
 
-const PAGE: usize = 4096;
-const LINE: usize = 64;
-/// Slots of each rank.
-pub(crate) const SLOTS: u64 = 16;
-/// Longest payload of a slot.
-pub(crate) const SLOT_BYTES: usize = 16 << 10;
-/// Words of a header after number, count and signature.
-pub(crate) const WORDS: usize = 5;
-
-/// What all ranks must agree on to find anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Layout {
-    pub(crate) ranks: usize,
-    /// Of each rank.
-    pub(crate) heap_bytes: usize,
-}
-
-impl Layout {
-    const fn slot_stride() -> usize {
-        LINE + SLOT_BYTES
-    }
-
-    fn slots(self) -> usize {
-        PAGE + self.ranks * PAGE
-    }
-
-    fn heaps(self) -> usize {
-        let slots = usize::try_from(SLOTS).unwrap_or(16) * Self::slot_stride();
-        (self.slots() + self.ranks * slots).next_multiple_of(2 << 20)
-    }
-
-    fn heap(self) -> usize {
-        self.heap_bytes.next_multiple_of(2 << 20)
-    }
-
-    fn bytes(self) -> usize {
-        self.heaps() + self.ranks * self.heap()
-    }
-
-    fn slot(self, rank: usize, number: u64) -> usize {
-        // The remainder is below the number of slots.
-        let slot = usize::try_from(number % SLOTS).unwrap_or(0);
-        let slots = usize::try_from(SLOTS).unwrap_or(16);
-        self.slots() + (rank * slots + slot) * Self::slot_stride()
-    }
+/// What the memory of so many ranks takes before any buffer is registered.
+pub(crate) const fn fixed_bytes(ranks: usize) -> usize {
+    Layout { ranks, heap_bytes: 0 }.heaps()
 }
 
 /// A word of a rank's page on the board.
@@ -184,22 +148,20 @@ impl Arena {
             Word::Verdict => 3 * LINE + 24,
             Word::Aborted => 4 * LINE,
         };
-        self.long(PAGE + rank * PAGE + offset)
+        self.long(Layout::board(rank) + offset)
     }
 
     /// Word `place` of a slot's header; 0 is the number, written last.
     fn header(&self, rank: usize, number: u64, place: usize) -> &AtomicU64 {
         assert!(rank < self.layout.ranks && place < LINE / 8);
-        self.long(self.layout.slot(rank, number) + 8 * place)
+        self.long(self.layout.header(rank, number) + 8 * place)
     }
 
     /// The payload of this rank's or another's slot.
     pub(crate) fn payload(&self, rank: usize, number: u64, bytes: usize) -> Slot {
         assert!(rank < self.layout.ranks);
-        let start = self.layout.slot(rank, number);
-        // Short ones travel with the header, in one cache line.
-        let start = if bytes <= 8 * WORDS { start + LINE - 8 * WORDS } else { start + LINE };
         assert!(bytes <= SLOT_BYTES);
+        let start = self.layout.payload(rank, number, bytes);
         // SAFETY: Inside the mapping; the protocol of numbers says whose turn it is.
         unsafe { Slot::new(self.at(start, bytes), bytes, MemoryKey::default()) }
     }
@@ -217,17 +179,35 @@ impl Arena {
         for (place, word) in words.into_iter().flatten().enumerate() {
             self.header(self.own, number, 3 + place).store(word, Ordering::Relaxed);
         }
-        self.header(self.own, number, 0).store(number + 1, Ordering::Release);
+        protocol::publish(self.header(self.own, number, 0), number + 1);
         self.wake();
+        // The header of the next operation comes into this core's cache while this one waits for the others.
+        prefetch_to_write(self.header(self.own, number + 1, 0));
+    }
+
+    /// Has the header of a rank's operation fetched, which it may have posted by now.
+    pub(crate) fn expect(&self, rank: usize, number: u64) {
+        prefetch_to_read(self.header(rank, number, 0));
     }
 
     /// Count and signature of a rank's operation `number`, once posted.
     pub(crate) fn posted(&self, rank: usize, number: u64) -> Option<(u64, u64)> {
-        if self.header(rank, number, 0).load(Ordering::Acquire) != number + 1 {
+        if protocol::observe(self.header(rank, number, 0)) != number + 1 {
             return None;
         }
         let word = |place| self.header(rank, number, place).load(Ordering::Relaxed);
         Some((word(1), word(2)))
+    }
+
+    /// As [`Arena::posted`], after looking so many times.
+    pub(crate) fn posted_soon(&self, rank: usize, number: u64, looks: u32) -> Option<(u64, u64)> {
+        let word = self.header(rank, number, 0);
+        for _ in 0..looks {
+            if word.load(Ordering::Relaxed) == number + 1 {
+                break;
+            }
+        }
+        self.posted(rank, number)
     }
 
     /// The words of an operation that was posted without a payload.
@@ -237,14 +217,14 @@ impl Arena {
 
     /// Says something new on the board.
     pub(crate) fn say(&self, word: Word, value: u64) {
-        self.word(self.own, word).store(value, Ordering::Release);
+        protocol::publish(self.word(self.own, word), value);
         self.wake();
     }
 
     /// As [`Arena::say`], and a rank that falls asleep at this moment may not be woken.
     pub(crate) fn mention(&self, word: Word, value: u64) {
-        self.word(self.own, word).store(value, Ordering::Release);
-        if self.sleepers().load(Ordering::Relaxed) != 0 {
+        protocol::publish(self.word(self.own, word), value);
+        if protocol::may_sleep(self.sleepers()) {
             self.wake_all();
         }
     }
@@ -289,29 +269,28 @@ impl Arena {
     }
 
     fn sleeping(&self, rank: usize) -> &AtomicU32 {
-        self.short(PAGE + rank * PAGE + LINE)
+        self.short(Layout::board(rank) + LINE)
     }
 
     fn bell(&self, rank: usize) -> &AtomicU32 {
-        self.short(PAGE + rank * PAGE + LINE + 4)
+        self.short(Layout::board(rank) + LINE + 4)
     }
 
     /// Says that this rank is about to sleep; what its bell says now. It must poll everything once more before it does.
     pub(crate) fn arm(&self) -> u32 {
-        let bell = self.bell(self.own).load(Ordering::Relaxed);
-        self.sleeping(self.own).store(1, Ordering::Relaxed);
-        self.sleepers().fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if self.light.load(Ordering::Relaxed) {
-            remote::fence_others();
-        }
+        let bell = protocol::hear(self.bell(self.own));
+        protocol::arm(self.sleeping(self.own), Some(self.sleepers()), || {
+            fence(Ordering::SeqCst);
+            if self.light.load(Ordering::Relaxed) {
+                remote::fence_others();
+            }
+        });
         bell
     }
 
     /// This rank is awake again.
     pub(crate) fn disarm(&self) {
-        self.sleeping(self.own).store(0, Ordering::Relaxed);
-        self.sleepers().fetch_sub(1, Ordering::SeqCst);
+        protocol::disarm(self.sleeping(self.own), Some(self.sleepers()));
     }
 
     /// Sleeps until the bell says something else than `bell`, or for `limit`.
@@ -333,7 +312,7 @@ impl Arena {
         } else {
             fence(Ordering::SeqCst);
         }
-        if self.sleepers().load(Ordering::Relaxed) != 0 {
+        if protocol::may_sleep(self.sleepers()) {
             self.wake_all();
         }
     }
@@ -341,13 +320,35 @@ impl Arena {
     #[cold]
     fn wake_all(&self) {
         for rank in (0..self.layout.ranks).filter(|rank| *rank != self.own) {
-            let flag = self.sleeping(rank);
-            if flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0 {
-                self.bell(rank).fetch_add(1, Ordering::Release);
+            if protocol::claim(self.sleeping(rank)) {
+                protocol::ring(self.bell(rank));
                 let _ = futex::wake(self.bell(rank), futex::Flags::empty(), 1);
             }
         }
     }
+}
+
+/// Brings a line into this core's cache for writing. A hint: nothing depends on it.
+fn prefetch_to_write(word: &AtomicU64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: Reads and writes nothing, whatever the address; processors without the instruction take it for none. (The
+    // compiler's own intrinsic prefetches to read unless it is told of a processor that has this one.)
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = word;
+}
+
+/// Brings a line into this core's cache for reading. A hint: nothing depends on it.
+fn prefetch_to_read(word: &AtomicU64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: Reads and writes nothing, whatever the address.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = word;
 }
 
 #[cfg(test)]

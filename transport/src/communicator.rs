@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::element::Element;
 use crate::error::{ConnectError, Failure, TransportError};
 use crate::executor::{Compiled, Links};
+use crate::host::Host;
 use crate::memory::Aligned;
 use crate::mesh::{Listeners, Mesh};
 use crate::observe::{Observer, Trace};
@@ -25,6 +26,7 @@ use crate::variables::NoAlgorithm;
 use crate::waiter::Waiter;
 
 mod account;
+mod budget;
 mod collectives;
 mod drive;
 mod ffi;
@@ -69,6 +71,8 @@ pub struct Communicator {
     /// Groups made of this one.
     splits: u64,
     options: Options,
+    /// Memory it took when it was made, of the rank that took most.
+    fixed_bytes: usize,
     links: Links,
     control: Control,
     waiter: Waiter,
@@ -140,10 +144,13 @@ impl Communicator {
         let generation = plan.topology.generation.0;
         let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, listeners)?;
         let Mesh { control, transmit, receive, pairs, doorbell, arena } = mesh;
-        let shared = arena.map(|(arena, crosses)| Shared::new(arena, crosses));
         let host = &group.members[rank.index()].reach.host;
-        let here = group.members.iter().filter(|m| m.reach.host.boot == host.boot).count();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let hosts = group.members.iter().map(|member| &member.reach.host);
+        let near = hosts.filter(|other| other.boot == host.boot);
+        let here = near.clone().count();
+        let cores = Host::cores_of(near);
+        let oversubscribed = here > cores;
+        let shared = arena.map(|(arena, crosses)| Shared::new(arena, crosses, oversubscribed));
         if options.pin {
             let before = group.members.iter().take(rank.index());
             let place = before.filter(|m| m.reach.host.boot == host.boot).count();
@@ -169,6 +176,7 @@ impl Communicator {
         }
         let trace = options.trace.as_ref().map(|_| Trace::new(rank, &host.name));
         let observer = (options.observe || trace.is_some()).then(|| Observer::new(trace));
+        let fixed_bytes = budget::fixed(&plan, &options);
         Ok(Self {
             plan,
             observer,
@@ -177,6 +185,8 @@ impl Communicator {
             group,
             splits: 0,
             patience: Patience::new(options.timeout),
+            fixed_bytes,
+
             options,
             links: Links { transmit, receive },
             control,
@@ -184,7 +194,7 @@ impl Communicator {
                 doorbell,
                 pairs,
                 shared.as_ref().map(|shared| Arc::clone(&shared.arena)),
-                here > cores,
+                oversubscribed,
             ),
             shared,
             scratch: Vec::new(),
@@ -215,13 +225,16 @@ impl Communicator {
     /// A buffer of zeros that operations use where it lies, if all ranks share a host; else an ordinary one.
     ///
     /// # Errors
-    /// [`TransportError::NoMemory`] where the host has none left, or [`Options::heap_bytes`] are taken.
+    /// [`TransportError::NoMemory`] where the host has none left, or as much is taken as [`Options::heap_bytes`] and
+    /// [`Options::memory_bytes`] allow.
     pub fn allocate<T: Element>(&self, length: usize) -> Result<SharedBuffer<T>, TransportError> {
         let Some(shared) = &self.shared else { return Ok(SharedBuffer::private(length)) };
-        SharedBuffer::shared(&shared.arena, &shared.heap, length).map_err(|error| {
-            let bytes = length.saturating_mul(size_of::<T>());
-            TransportError::NoMemory { bytes, cause: error.to_string() }
-        })
+        SharedBuffer::shared(&shared.arena, &shared.heap, length, self.heap_limit()).map_err(
+            |error| {
+                let bytes = length.saturating_mul(size_of::<T>());
+                TransportError::NoMemory { bytes, cause: error.to_string() }
+            },
+        )
     }
 
     /// Whether ranks of this group copy straight from each other's private memory.
@@ -260,7 +273,7 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
         return Err(ConnectError::Options("slots are at most 1 GiB"));
     }
     Sizing::new(1, options.slot_bytes)?;
-    Ok(())
+    budget::check(plan, options)
 }
 
 /// What must be equal on all ranks.
@@ -273,6 +286,7 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("transport", options.transport.as_str().to_owned()),
         ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
         ("paths", format!("{:?} with heaps of {} bytes", options.paths, options.heap_bytes)),
+        ("memory budget", format!("{} bytes", options.memory_bytes)),
         ("collectives", collectives.join(",")),
         ("choice", options.choice.to_string()),
     ]

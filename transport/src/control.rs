@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
 use serde::{Deserialize, Serialize};
 use topology::Rank;
 
@@ -87,11 +88,9 @@ impl Read for &Stream {
 }
 
 impl Write for &Stream {
+    /// A peer that is gone is an error, never a signal: this library also runs in programs that leave SIGPIPE as it is.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(s) => (&mut &*s).write(data),
-            Stream::Tcp(s) => (&mut &*s).write(data),
-        }
+        Ok(rustix::net::send(self.as_fd(), data, SendFlags::NOSIGNAL)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -245,6 +245,14 @@ pub enum ConnectError {
     /// The plan cannot be executed.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// The group would take more memory than it may; nobody was met.
+    #[error("the group needs {needed} bytes of memory, its budget is {budget}")]
+    Budget {
+        /// Bytes, of the rank that needs most.
+        needed: usize,
+        /// [`Options::memory_bytes`](crate::Options::memory_bytes).
+        budget: usize,
+    },
     /// The slots are too small.
     #[error(transparent)]
     Sizing(#[from] InvalidSizing),
@@ -319,6 +327,16 @@ pub enum TransportError {
         bytes: usize,
         /// What the system said.
         cause: String,
+    },
+    /// The operation needs more memory than the group may take; nothing was sent, and the group is as usable as before.
+    #[error(
+        "the operation needs {needed} bytes of memory beside its buffers, the group's budget is {budget}"
+    )]
+    Budget {
+        /// Bytes, with what the group took when it was made; of the rank that needs most.
+        needed: usize,
+        /// [`Options::memory_bytes`](crate::Options::memory_bytes).
+        budget: usize,
     },
     /// Some ranks did not come to a monitored barrier. The group is as usable as before.
     #[error("{} did not come to the monitored barrier within {limit:?}", list(ranks))]

@@ -40,6 +40,8 @@ pub(crate) struct Compiled {
     lanes: Vec<Lane>,
     /// Elements.
     pub(crate) scratch: usize,
+    /// The same, of the rank that has most.
+    pub(crate) most_scratch: usize,
     /// Steps of all lanes.
     pub(crate) steps: usize,
     /// Channels it uses.
@@ -48,7 +50,12 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     /// `None` where a lane's connection does not exist, two lanes would share one, or a step has no peer for what it does.
-    pub(crate) fn new(own: Rank, program: Program, links: &Links) -> Option<Self> {
+    pub(crate) fn new(
+        own: Rank,
+        program: Program,
+        most_scratch: usize,
+        links: &Links,
+    ) -> Option<Self> {
         let mut used = (vec![false; links.receive.len()], vec![false; links.transmit.len()]);
         let claim = |used: &mut Vec<bool>, at: Option<usize>| {
             let at = at?;
@@ -84,7 +91,8 @@ impl Compiled {
         let mut channels: Vec<_> = lanes.iter().map(|lane| lane.channel).collect();
         channels.sort_unstable();
         channels.dedup();
-        Some(Self { lanes, scratch: program.scratch, steps, channels: channels.len() })
+        let (scratch, channels) = (program.scratch, channels.len());
+        Some(Self { lanes, scratch, most_scratch, steps, channels })
     }
 }
 

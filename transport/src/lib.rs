@@ -33,6 +33,7 @@ mod memory_limit;
 mod mesh;
 mod observe;
 mod pin;
+mod protocol;
 mod shared;
 mod waiter;
 

@@ -110,9 +110,41 @@ pub(crate) fn caller_mut<T: Copy>(data: &mut [T]) -> Slot {
     unsafe { Slot::new(address, bytes, MemoryKey::default()) }
 }
 
+/// Whether a copy forwards between places would be slow: those whose distance within a page is less than a cache line. A load then
+/// seems to depend on a store just before it. Buffers from an allocator lie 16 bytes into a page, so it is no rare case; on a
+/// processor of AMD's Zen family such a copy of 32 KiB took 15 us where others took 4 (`rep movsb`, of the C library and of the
+/// kernel alike).
+pub(crate) const fn aliases(dst: usize, src: usize) -> bool {
+    let ahead = dst.wrapping_sub(src) % 4096;
+    0 < ahead && ahead < LINE
+}
+
+/// Copies shorter than this are not done by `rep movsb`.
+pub(crate) const LONG_COPY: usize = 2048;
+
+/// `dst = src` for places that [`aliases`] finds and that do not overlap: from the end, in pieces that are loaded whole before they
+/// are stored.
+fn copy_backwards(dst: Slot, src: Slot) {
+    const PIECE: usize = 256;
+    let mut end = src.bytes;
+    while end > 0 {
+        let start = end.saturating_sub(PIECE);
+        let (to, from) = (dst.part(start, end - start), src.part(start, end - start));
+        // SAFETY: As in `copy`, and the caller found that they are apart.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.address.as_ptr(), to.address.as_ptr(), end - start);
+        }
+        end = start;
+    }
+}
+
 /// `dst = src`; nothing where both are the same place.
 pub(crate) fn copy(dst: Slot, src: Slot) {
     assert_eq!(dst.bytes, src.bytes);
+    let (to, from) = (dst.address.addr().get(), src.address.addr().get());
+    if src.bytes >= LONG_COPY && aliases(to, from) && to.abs_diff(from) >= src.bytes {
+        return copy_backwards(dst, src);
+    }
     if !dst.same_place(src) {
         // SAFETY: Both are valid for their length by their constructor; `copy` allows overlap.
         unsafe { std::ptr::copy(src.address.as_ptr(), dst.address.as_ptr(), src.bytes) }
@@ -198,6 +230,29 @@ mod tests {
             copy_both(one, two, caller(&data));
             assert_eq!((&memory.bytes()[..n], &memory.bytes()[n..2 * n]), (&data[..], &data[..]));
         }
+    }
+
+    #[test]
+    fn copies_at_any_distance() {
+        let bytes: Vec<u8> = (0..60_000).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        for ahead in [0, 1, 16, 63, 64, 4095] {
+            for length in [10, LONG_COPY - 1, LONG_COPY, 10_007] {
+                let mut memory = Aligned::new(60_000);
+                memory.bytes_mut()[..60_000].copy_from_slice(&bytes);
+                let base = memory.slot(0, 60_000);
+                // Apart by several pages, and overlapping.
+                for to in [4096 * 5 + ahead, 4096 + ahead] {
+                    copy(base.part(to, length), base.part(0, length));
+                    assert_eq!(
+                        memory.bytes()[to..to + length],
+                        bytes[..length],
+                        "{ahead} {length}"
+                    );
+                    memory.bytes_mut()[..60_000].copy_from_slice(&bytes);
+                }
+            }
+        }
+        assert!(aliases(16, 0) && aliases(4096 + 63, 0) && !aliases(64, 0) && !aliases(0, 16));
     }
 
     #[test]

@@ -10,10 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -21,14 +20,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
 use serde::{Deserialize, Serialize};
 use topology::Rank;
 
-use crate::arena::{self, Arena};
+use crate::arena::Arena;
 use crate::communicator::{Options, Paths, Transport};
 use crate::control::{Control, Peer, Stream};
 use crate::error::{ConnectError, Culprit};
@@ -40,6 +35,10 @@ use crate::link::{LinkKind, Receive, Transmit};
 use crate::rendezvous::{Group, Reach, listen};
 use crate::schedule::ConnectionId;
 use crate::variables::{Interfaces, interfaces_here};
+
+mod memory;
+
+use memory::{explore, pass, passed, share};
 
 /// Longest time a stranger on the listening port may take to say who it is.
 const STRANGER: Duration = Duration::from_secs(2);
@@ -177,6 +176,10 @@ pub(crate) fn connect(
     for between in peers.range_mut(..own).map(|(_, between)| between) {
         answer(between, deadline).map_err(|source| between.failed(source))?;
     }
+    let everybody_near =
+        members.iter().all(|m| m.rank == own || m.link == LinkKind::Shm) && members.len() > 1;
+    let shares = everybody_near && options.paths == Paths::Auto;
+    let arena = if shares { share(own, members.len(), &peers, options, deadline)? } else { None };
     let mut mesh = Mesh {
         control: Control::new(own, Vec::new(), Vec::new()),
         transmit: Vec::new(),
@@ -185,11 +188,6 @@ pub(crate) fn connect(
         doorbell,
         arena: None,
     };
-    let everybody_near =
-        members.iter().all(|m| m.rank == own || m.link == LinkKind::Shm) && members.len() > 1;
-    if everybody_near && options.paths == Paths::Auto {
-        mesh.arena = share(own, members.len(), &peers, options, deadline)?;
-    }
     let mut controls = Vec::new();
     for (rank, between) in peers {
         let Between { connections, control, mut streams, pair, .. } = between;
@@ -225,50 +223,11 @@ pub(crate) fn connect(
     mesh.transmit.sort_by_key(|half| half.id);
     mesh.receive.sort_by_key(|half| half.id);
     mesh.control = Control::new(own, controls, members);
+    if let Some(arena) = arena {
+        let crosses = explore(&arena, &mut mesh.control, own, options, deadline)?;
+        mesh.arena = Some((arena, crosses));
+    }
     Ok(mesh)
-}
-
-/// Rank 0 makes the group's memory and passes it to everybody; `None` on every rank where it cannot.
-fn share(
-    own: Rank,
-    ranks: usize,
-    peers: &BTreeMap<Rank, Between>,
-    options: &Options,
-    deadline: Instant,
-) -> Result<Option<(Arena, bool)>, ConnectError> {
-    let local = |source| ConnectError::Local { what: "share memory with the group", source };
-    let layout = arena::Layout { ranks, heap_bytes: options.heap_bytes };
-    let left = || remaining(deadline).unwrap_or(STRANGER);
-    let arena = if own == Rank(0) {
-        let made = Arena::create(layout);
-        if let Err(error) = &made {
-            tracing::warn!(%error, "the group shares no memory; operations run along the plan's channels");
-        }
-        for between in peers.values() {
-            let Some(Stream::Unix(stream)) = &between.control else { continue };
-            let fds: Vec<_> = made.iter().map(|arena| arena.file().as_fd()).collect();
-            pass(stream, &fds).map_err(|error| between.failed(error))?;
-        }
-        made.ok()
-    } else {
-        let Some((between, Stream::Unix(stream))) =
-            peers.get(&Rank(0)).and_then(|b| b.control.as_ref().map(|control| (b, control)))
-        else {
-            return Ok(None);
-        };
-        stream.set_read_timeout(Some(left())).map_err(local)?;
-        match passed_any(stream).map_err(|error| between.failed(error))?.pop() {
-            Some(file) => {
-                let arena = Arena::open(layout, File::from(file), own.index());
-                Some(arena.map_err(local)?)
-            }
-            None => None,
-        }
-    };
-    let Some(arena) = arena else { return Ok(None) };
-    let crosses = arena::probe(&arena, options.cross_memory, left())
-        .ok_or_else(|| local(io::ErrorKind::TimedOut.into()))?;
-    Ok(Some((arena, crosses)))
 }
 
 /// Everybody by rank, with the link this rank reaches them by.
@@ -464,40 +423,4 @@ fn answer(between: &mut Between, deadline: Instant) -> io::Result<()> {
     let [bell] = passed(stream)?;
     between.pair = Some(Arc::new(Pair { segment, side: Side::Upper, peer_doorbell: bell.into() }));
     Ok(())
-}
-
-/// Sends descriptors, with the one byte that must go along.
-fn pass(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(invalid("too many descriptors to pass"));
-    }
-    sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
-    Ok(())
-}
-
-/// Receives exactly `N` descriptors.
-fn passed<const N: usize>(stream: &UnixStream) -> io::Result<[OwnedFd; N]> {
-    <[OwnedFd; N]>::try_from(passed_any(stream)?)
-        .map_err(|_| invalid("not the descriptors expected"))
-}
-
-/// Receives the descriptors of one message.
-fn passed_any(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let got =
-        recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    if got.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    Ok(fds)
 }

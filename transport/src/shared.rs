@@ -1,7 +1,7 @@
 //! Operations in memory that all ranks of the group share.
 //!
 //! Up to 16 KiB a rank, [`Flat`]: each posts its data in its own slot, and everyone reads what it needs. Nobody waits for
-//! readers: slots are free again sixteen operations later. Beyond, [`Direct`]: ranks post where their buffers are, and each
+//! readers: slots are free again some operations later, and short messages need none. Beyond, [`Direct`]: ranks post where their buffers are, and each
 //! reduces its shard, or fetches its data, straight from them. Registered buffers lie in the mapping; others are reached by
 //! the kernel's copy between processes where it allows that, and where it does not, the plan's channels carry the operation.
 //!
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use topology::schedule::Blocks;
 use topology::{Collective, Rank};
 
-use crate::arena::{Arena, Heap, Remote, SLOTS, Word};
+use crate::arena::{Arena, Heap, Remote, Word};
 use crate::kernel::Kernel;
 use crate::link::{LinkError, Tag};
 use crate::memory::{Aligned, Slot};
@@ -22,8 +22,14 @@ use crate::memory::{Aligned, Slot};
 mod direct;
 mod flat;
 
+pub(crate) use direct::scratch_bytes;
+
 pub(crate) use direct::Direct;
 pub(crate) use flat::{Flat, fits};
+
+/// Looks at a header without a pause between them: about as long as the other core takes for a small message. A pause is 40 to 140
+/// cycles, which are lost when the header comes just after it began.
+const LOOKS: u32 = 200;
 
 /// What this rank knows of the shared memory.
 #[derive(Debug)]
@@ -41,8 +47,12 @@ pub(crate) struct Shared {
     everywhere: u64,
     /// Large operations started, and done: they take turns.
     large: (u64, u64),
+    /// Looks at a header in a row, before the caller looks after anything else. Not where ranks share cores: there the one that
+    /// is waited for has to run first.
+    looks: u32,
     /// Kept, so that an operation allocates nothing.
     views: Vec<Slot>,
+    places: direct::Places,
     /// Copies of parts of inputs that can only be copied; of the large operation whose turn it is.
     scratch: Aligned,
 }
@@ -79,7 +89,7 @@ pub(crate) enum Advance {
 pub(crate) type Broken = (Rank, LinkError);
 
 impl Shared {
-    pub(crate) fn new(arena: Arena, crosses: bool) -> Self {
+    pub(crate) fn new(arena: Arena, crosses: bool, oversubscribed: bool) -> Self {
         Self {
             arena: Arc::new(arena),
             heap: Arc::default(),
@@ -89,7 +99,9 @@ impl Shared {
             later: VecDeque::new(),
             everywhere: 0,
             large: (0, 0),
+            looks: if oversubscribed { 1 } else { LOOKS },
             views: Vec::new(),
+            places: direct::Places::default(),
             scratch: Aligned::new(0),
         }
     }
@@ -107,13 +119,14 @@ impl Shared {
         self.next - 1
     }
 
-    /// Whether this rank's slot for an operation is free; else who has not completed the one that had it last.
-    fn slot_is_free(&mut self, number: u64) -> Result<(), usize> {
-        while self.everywhere + SLOTS <= number {
+    /// Whether what this rank needs to post an operation is free, all having completed the operation one `lap` before; else who
+    /// has not.
+    fn is_free(&mut self, number: u64, lap: u64) -> Result<(), usize> {
+        while self.everywhere + lap <= number {
             let mut least = u64::MAX;
             for rank in (0..self.ranks()).filter(|rank| *rank != self.arena.own) {
                 let completed = self.arena.word(rank, Word::Completed).load(Ordering::Acquire);
-                if completed + SLOTS <= number {
+                if completed + lap <= number {
                     return Err(rank);
                 }
                 least = least.min(completed);
@@ -145,7 +158,8 @@ impl Shared {
 
     /// Whether a rank has posted an operation, and the same one.
     fn heard(&self, rank: usize, number: u64, ours: &Tag) -> Result<bool, Broken> {
-        let Some((count, signature)) = self.arena.posted(rank, number) else { return Ok(false) };
+        let posted = self.arena.posted_soon(rank, number, self.looks);
+        let Some((count, signature)) = posted else { return Ok(false) };
         if (count, signature) == (ours.count, ours.signature) {
             return Ok(true);
         }

@@ -82,6 +82,8 @@ pub(crate) fn measure(
         timed: false,
         // Input and output, and what rounding to pages takes.
         heap_bytes: usize::try_from(2 * largest).unwrap_or(usize::MAX / 2) + (1 << 20),
+        // What fits the host was found before the ranks were started.
+        memory_bytes: usize::MAX,
         // Ranks agree on the times by all-reduce.
         collectives: vec![Collective::AllReduce, job.collective],
         ..base

@@ -64,18 +64,19 @@ impl<T: Element> SharedBuffer<T> {
         Self { memory: Memory::Private(vec![T::default(); length]) }
     }
 
-    /// `length` elements of zero from this rank's heap.
+    /// `length` elements of zero from the first `limit` bytes of this rank's heap.
     pub(crate) fn shared(
         arena: &Arc<Arena>,
         heap: &Arc<Mutex<Heap>>,
         length: usize,
+        limit: usize,
     ) -> io::Result<Self> {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         let bytes = length.checked_mul(size_of::<T>()).ok_or_else(full)?;
         let offset = heap
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(bytes, arena.heap_bytes())
+            .take(bytes, limit.min(arena.heap_bytes()))
             .ok_or_else(full)?;
         let (arena, heap) = (Arc::clone(arena), Arc::clone(heap));
         let mut buffer = Self { memory: Memory::Shared { arena, heap, offset, length } };

@@ -1,13 +1,21 @@
 //! Another rank's buffer: in the shared mapping, or in its own memory where the kernel lets one process read another's.
+//!
+//! A rank's own memory is read and never written by others: one that has given an operation up, and freed or used its buffer
+//! again, cannot keep a slower rank, one that was stopped for a while say, from going on with it.
 #![expect(unsafe_code, reason = "system calls that copy between processes")]
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Arena, Word};
 use crate::link::LinkError;
-use crate::memory::{Slot, copy};
+use crate::memory::{LONG_COPY, MemoryKey, Slot, aliases, copy};
+
+/// Yields between two looks at what else may have happened.
+const LOOK: u32 = 64;
 
 /// Where another rank's buffer is.
 #[derive(Clone, Copy, Debug)]
@@ -24,42 +32,44 @@ impl Remote {
         match self {
             Self::Here(slot) => copy(dst, slot.part(start, dst.bytes())),
             Self::There { process, address } => {
-                transfer(libc::process_vm_readv, process, address, start, dst)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The bytes from `start` on ` = src`.
-    pub(crate) fn write(self, start: usize, src: Slot) -> Result<(), LinkError> {
-        match self {
-            Self::Here(slot) => copy(slot.part(start, src.bytes()), src),
-            Self::There { process, address } => {
-                transfer(libc::process_vm_writev, process, address, start, src)?;
+                transfer(process, address, start, dst)?;
             }
         }
         Ok(())
     }
 }
 
-type Call = unsafe extern "C" fn(
-    libc::pid_t,
-    *const libc::iovec,
-    libc::c_ulong,
-    *const libc::iovec,
-    libc::c_ulong,
-    libc::c_ulong,
-) -> isize;
-
 /// All of it, or an error.
-fn transfer(
-    call: Call,
-    process: i32,
-    address: u64,
-    start: usize,
-    near: Slot,
-) -> Result<(), LinkError> {
+fn transfer(process: i32, address: u64, start: usize, near: Slot) -> Result<(), LinkError> {
     let far = usize::try_from(address).unwrap_or(0).wrapping_add(start);
+    if near.bytes() >= LONG_COPY && aliases(near.address().addr().get(), far) {
+        return by_way_of(process, far, near);
+    }
+    transfer_straight(process, far, near)
+}
+
+/// All of it, through memory half a page away from either side's place in its page, which is faster than the kernel's copy at a
+/// distance that [`aliases`] finds.
+fn by_way_of(process: i32, far: usize, near: Slot) -> Result<(), LinkError> {
+    const BYTES: usize = 32 << 10;
+    let mut memory = MaybeUninit::<[u8; BYTES + 2 * 4096]>::uninit();
+    let base = NonNull::from(&mut memory).cast::<u8>();
+    let wanted = (near.address().addr().get() + 2048) % 4096;
+    let offset = (wanted + 4096 - base.addr().get() % 4096) % 4096;
+    // SAFETY: On this stack, written before it is read, and used in here alone.
+    let all = unsafe { Slot::new(base, BYTES + 2 * 4096, MemoryKey::default()) };
+    let mut done = 0;
+    while done < near.bytes() {
+        let bytes = BYTES.min(near.bytes() - done);
+        let (part, way) = (near.part(done, bytes), all.part(offset, bytes));
+        transfer_straight(process, far.wrapping_add(done), way)?;
+        copy(part, way);
+        done += bytes;
+    }
+    Ok(())
+}
+
+fn transfer_straight(process: i32, far: usize, near: Slot) -> Result<(), LinkError> {
     let mut done = 0;
     while done < near.bytes() {
         let part = near.part(done, near.bytes() - done);
@@ -69,7 +79,8 @@ fn transfer(
             iov_len: part.bytes(),
         };
         // SAFETY: The near part is valid for its length; the far one is checked by the kernel.
-        let bytes = unsafe { call(process, &raw const near, 1, &raw const far, 1, 0) };
+        let bytes =
+            unsafe { libc::process_vm_readv(process, &raw const near, 1, &raw const far, 1, 0) };
         match usize::try_from(bytes) {
             Ok(0) => return Err(LinkError::Closed),
             Ok(bytes) => done += bytes,
@@ -85,9 +96,25 @@ fn transfer(
     Ok(())
 }
 
+/// Why ranks did not find out what they may do to each other.
+#[derive(Debug)]
+pub(crate) enum Unanswered<E> {
+    /// That rank says nothing.
+    Silent(usize),
+    /// What the caller found meanwhile.
+    Stopped(E),
+}
+
 /// Whether every rank can read every other's memory, as all find out together: each reads a random number of each other.
-/// `None` where one of them does not answer in time.
-pub(crate) fn probe(arena: &Arena, allowed: bool, limit: Duration) -> Option<bool> {
+///
+/// # Errors
+/// Where one of them does not answer in time, or `look`, which is called now and then, finds a reason to stop.
+pub(crate) fn probe<E>(
+    arena: &Arena,
+    allowed: bool,
+    limit: Duration,
+    mut look: impl FnMut() -> Result<(), E>,
+) -> Result<bool, Unanswered<E>> {
     let nonce = Box::new(random());
     let address = std::ptr::from_ref(&*nonce).addr() as u64;
     let say = |word, value| arena.say(word, value);
@@ -97,15 +124,20 @@ pub(crate) fn probe(arena: &Arena, allowed: bool, limit: Duration) -> Option<boo
     let deadline = Instant::now() + limit;
     let others = || (0..arena.ranks()).filter(|rank| *rank != arena.own);
     // Nothing is published as zero.
-    let heard = |rank: usize, word: Word| {
+    let mut heard = |rank: usize, word: Word| {
         let word = arena.word(rank, word);
+        let mut looks = 0_u32;
         while word.load(Ordering::Acquire) == 0 {
-            if Instant::now() > deadline {
-                return None;
+            looks += 1;
+            if looks.is_multiple_of(LOOK) {
+                look().map_err(Unanswered::Stopped)?;
+                if Instant::now() > deadline {
+                    return Err(Unanswered::Silent(rank));
+                }
             }
             std::thread::yield_now();
         }
-        Some(word.load(Ordering::Acquire))
+        Ok(word.load(Ordering::Acquire))
     };
     let mut can = allowed;
     for rank in others() {
@@ -124,7 +156,7 @@ pub(crate) fn probe(arena: &Arena, allowed: bool, limit: Duration) -> Option<boo
     if fences {
         arena.lighten();
     }
-    Some(can)
+    Ok(can)
 }
 
 fn membarrier(command: libc::c_int) -> bool {

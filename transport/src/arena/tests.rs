@@ -20,7 +20,7 @@ fn what_one_posts_the_others_see() {
     all[1].post(5, 10, 20, Some([1, 2, 3, 4, 5]));
     assert_eq!(all[0].posted(1, 5), Some((10, 20)));
     assert_eq!(all[2].words(1, 5), [1, 2, 3, 4, 5]);
-    assert_eq!(all[0].posted(1, 5 + SLOTS), None, "a lap later");
+    assert_eq!(all[0].posted(1, 5 + lap(0)), None, "a lap later");
     all[2].say(Word::Stage, 7);
     assert_eq!(all[0].word(2, Word::Stage).load(Ordering::Relaxed), 7);
     assert_eq!(all[0].word(1, Word::Stage).load(Ordering::Relaxed), 0);
@@ -73,13 +73,27 @@ fn a_sleeper_is_woken_by_what_is_published() {
 fn ranks_of_one_process_read_each_other() {
     let all = arenas(2);
     let limit = Duration::from_secs(20);
+    let never = || Ok::<(), ()>(());
     let both = |allowed: [bool; 2]| {
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| probe(&all[1], allowed[1], limit));
-            let one = probe(&all[0], allowed[0], limit);
-            (one, other.join().unwrap())
+            let other = scope.spawn(|| probe(&all[1], allowed[1], limit, never));
+            let one = probe(&all[0], allowed[0], limit, never);
+            (one.unwrap(), other.join().unwrap().unwrap())
         })
     };
     // What one rank must not, none does; who can depends on the kernel.
-    assert_eq!(both([true, false]), (Some(false), Some(false)));
+    assert_eq!(both([true, false]), (false, false));
+}
+
+#[test]
+fn a_rank_that_says_nothing_is_named() {
+    let all = arenas(3);
+    std::thread::scope(|scope| {
+        // Rank 2 never answers: one waits until the limit, the other is told meanwhile.
+        let one = scope.spawn(|| probe(&all[0], true, Duration::ZERO, || Ok::<(), ()>(())));
+        let told = probe(&all[1], true, Duration::from_secs(60), || Err("told"));
+        assert!(matches!(told, Err(Unanswered::Stopped("told"))), "{told:?}");
+        let silent = one.join().unwrap();
+        assert!(matches!(silent, Err(Unanswered::Silent(1 | 2))), "{silent:?}");
+    });
 }

@@ -10,6 +10,9 @@ use crate::observe::Done;
 use crate::shared::Advance;
 use crate::waiter::Pause;
 
+/// Scratch memories kept for later operations.
+const KEPT_SCRATCH: usize = 4;
+
 impl Communicator {
     pub(super) fn take_finished(&mut self, ticket: u64) -> Option<Finished> {
         let at = self.finished.iter().position(|finished| finished.ticket == ticket)?;
@@ -38,6 +41,9 @@ impl Communicator {
                         .program(&key)
                         .map_err(|error| self.link_failure(self.rank, error.to_string(), None))?;
                     let work = self.active[at].work.clone();
+                    // Every rank finds the same: the group ends here, before any data moved.
+                    self.afford(program.most_scratch * work.kernel.element_bytes())
+                        .map_err(|error| self.link_failure(self.rank, error.to_string(), None))?;
                     self.active[at].task = self.by_plan(program, &work, ticket);
                     moved = true;
                 }
@@ -57,6 +63,7 @@ impl Communicator {
 
     /// Moves one operation as far as it goes.
     fn advance_one(&mut self, at: usize) -> Result<Advance, Box<Failure>> {
+        let alone = self.active.len() == 1 && self.options.on_step.is_none();
         let active = &mut self.active[at];
         let advanced = match (&mut active.task, &mut self.shared) {
             (Task::Plan { operation, .. }, _) => {
@@ -69,6 +76,7 @@ impl Communicator {
                 };
             }
             (Task::Flat(flat), Some(shared)) => flat.progress(&active.work, shared),
+            (Task::Direct(direct), Some(shared)) if alone => direct.finish(&active.work, shared),
             (Task::Direct(direct), Some(shared)) => direct.progress(&active.work, shared),
             (_, None) => unreachable!("operations in shared memory where there is none"),
         };
@@ -103,7 +111,7 @@ impl Communicator {
                 if let Some(result) = result {
                     work.kernel.finish(result, self.plan.ranks.len());
                 }
-                if !scratch.is_empty() {
+                if !scratch.is_empty() && self.scratch.len() < KEPT_SCRATCH {
                     self.scratch.push(scratch);
                 }
                 (Path::Plan, channels, steps)

@@ -83,6 +83,9 @@ pub struct Options {
     pub cross_memory: bool,
     /// Most bytes of registered buffers per rank; costs address space until they are allocated.
     pub heap_bytes: usize,
+    /// Most bytes a rank takes for the group beside its callers' own buffers: slots of links, memory shared with the group,
+    /// registered buffers, and the scratch memory of an operation. What would take more is refused, on every rank.
+    pub memory_bytes: usize,
     /// Whether the thread that makes the communicator is bound to a core: ranks of one host spread over the cores it may use, one
     /// of each physical core first, NUMA node by NUMA node. Memory it touches first is then of its own node.
     pub pin: bool,
@@ -116,6 +119,7 @@ impl Default for Options {
             paths: Paths::Auto,
             cross_memory: true,
             heap_bytes: 1 << 30,
+            memory_bytes: 16 << 30,
             pin: false,
             // 4 slots of 128 KiB were fastest for private buffers in shared memory (measured on two cores with 1.25 MiB of
             // second-level cache each): the slots of a connection stay in cache between the two ends.
@@ -142,6 +146,7 @@ impl fmt::Debug for Options {
             .field("paths", &self.paths)
             .field("cross_memory", &self.cross_memory)
             .field("heap_bytes", &self.heap_bytes)
+            .field("memory_bytes", &self.memory_bytes)
             .field("pin", &self.pin)
             .field("slots", &self.slots)
             .field("slot_bytes", &self.slot_bytes)

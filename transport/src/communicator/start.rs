@@ -34,6 +34,9 @@ impl Communicator {
         let by_plan = !self.takes_shared(&request)?;
         // What the plan cannot carry is refused before it takes a number.
         let program = by_plan.then(|| self.program(&request.key())).transpose()?;
+        if let Some(program) = &program {
+            self.afford(program.most_scratch * request.kernel.element_bytes())?;
+        }
         self.tickets += 1;
         let (receiver, result) = (request.receiver, request.result);
         let work = self.work(request);
@@ -216,7 +219,8 @@ impl Communicator {
         if let Some(program) = self.programs.get(key) {
             return Ok(Arc::clone(program));
         }
-        let program = Compiled::new(self.rank, self.lower(key)?, &self.links)
+        let (own, most_scratch) = self.lower(key)?;
+        let program = Compiled::new(self.rank, own, most_scratch, &self.links)
             .map(Arc::new)
             .ok_or(TransportError::NotConnected(key.collective))?;
         if self.programs.len() >= KEPT_PROGRAMS {
@@ -231,8 +235,8 @@ impl Communicator {
             .expect("slots were found large enough for a line, and elements are smaller")
     }
 
-    /// This rank's part of the schedule.
-    fn lower(&self, key: &ProgramKey) -> Result<Program, ScheduleError> {
+    /// This rank's part of the schedule, and the most scratch memory of any rank, in elements.
+    fn lower(&self, key: &ProgramKey) -> Result<(Program, usize), ScheduleError> {
         let sizing = self.sizing(key.element_bytes);
         let mut made = match (&key.blocks, key.root, key.receiver) {
             (Some(blocks), ..) => schedule_uneven(&self.plan, blocks, sizing)?,
@@ -245,7 +249,8 @@ impl Communicator {
             }
             _ => schedule(&self.plan, key.collective, key.root, key.count, sizing)?,
         };
-        Ok(std::mem::take(&mut made.programs[self.rank.index()]))
+        let most = made.programs.iter().map(|program| program.scratch).max().unwrap_or(0);
+        Ok((std::mem::take(&mut made.programs[self.rank.index()]), most))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::testing::{ring_plan, tree_plan};
 mod account;
 mod choice;
 mod driver;
+mod faults;
 mod ffi;
 mod fusion;
 mod grid;
@@ -212,4 +213,36 @@ fn nonsense_is_refused_before_anything_is_sent() {
         let error = made.unwrap().all_reduce_into(&[1.0], &mut [0.0; 2], ReduceOp::Sum);
         assert_eq!(error.unwrap_err().to_string(), "an output of 2 elements, not 1");
     });
+}
+
+#[test]
+fn what_exceeds_the_budget_is_refused_before_anything_moves() {
+    // Ranks with two below and one above keep partial sums.
+    let plan = tree_plan(7, 1, 2);
+    let options = |bytes: usize| Options {
+        transport: Transport::Tcp,
+        memory_bytes: bytes,
+        collectives: vec![Collective::AllReduce, Collective::ReduceScatter],
+        ..Options::default()
+    };
+    let rendezvous: Rendezvous = "file:///nowhere".parse().unwrap();
+    let error = Communicator::new(&plan, Rank(0), &rendezvous, options(1 << 20)).unwrap_err();
+    let ConnectError::Budget { needed, budget } = error else { panic!("{error}") };
+    assert!(needed > budget && budget == 1 << 20);
+    group(
+        &plan,
+        |_| options(needed + 4000),
+        |made, rank| {
+            let mut communicator = made.unwrap();
+            let count = 30_000;
+            let shard = crate::schedule::shard(count, rank, 7).len();
+            let (input, mut output) = (vec![1.0_f32; count], vec![0.0; shard]);
+            let refused =
+                communicator.reduce_scatter(&input, &mut output, ReduceOp::Sum).unwrap_err();
+            assert!(matches!(refused, TransportError::Budget { .. }), "{refused}");
+            let mut small = vec![1.0_f32; 420];
+            communicator.reduce_scatter_in_place(&mut small, ReduceOp::Sum).unwrap();
+            assert_eq!(small[crate::schedule::shard(420, rank, 7)], [7.0; 60], "usable as before");
+        },
+    );
 }

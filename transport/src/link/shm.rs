@@ -17,10 +17,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::{Interest, LinkError, Receive, Tag, Transmit};
 use crate::memory::Slot;
+use crate::protocol;
 
 mod segment;
 
@@ -68,21 +69,20 @@ pub(crate) struct Pair {
 impl Pair {
     /// Says that this rank is about to sleep. It must poll all its links once more before it does.
     pub(crate) fn arm(&self) {
-        self.segment.sleeping(self.side).store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        let flag = self.segment.sleeping(self.side);
+        protocol::arm(flag, None::<&AtomicU32>, || fence(Ordering::SeqCst));
     }
 
     /// This rank is awake again.
     pub(crate) fn disarm(&self) {
-        self.segment.sleeping(self.side).store(0, Ordering::Relaxed);
+        protocol::disarm(self.segment.sleeping(self.side), None::<&AtomicU32>);
     }
 
     /// After something was published: wakes the peer where it sleeps.
     fn wake(&self) {
         // Pairs with the fence in `arm`: either the peer's last poll sees what was published, or its flag is seen here.
         fence(Ordering::SeqCst);
-        let flag = self.segment.sleeping(self.side.other());
-        if flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0 {
+        if protocol::claim(self.segment.sleeping(self.side.other())) {
             self.peer_doorbell.ring();
         }
     }
@@ -110,7 +110,7 @@ impl Transmit for ShmTransmit {
         let segment = &self.pair.segment;
         let slots = segment.layout().slots as u64;
         if self.posted - self.consumed == slots {
-            let head = segment.head(self.connection).load(Ordering::Acquire);
+            let head = protocol::observe(segment.head(self.connection));
             if head < self.consumed || head > self.posted {
                 return Err(LinkError::Corrupt {
                     what: "count of messages consumed",
@@ -130,7 +130,7 @@ impl Transmit for ShmTransmit {
         let segment = &self.pair.segment;
         segment.write_tag(self.connection, self.posted, tag);
         self.posted += 1;
-        segment.ready(self.connection, self.posted - 1).store(self.posted, Ordering::Release);
+        protocol::publish(segment.ready(self.connection, self.posted - 1), self.posted);
         self.pair.wake();
         Ok(())
     }
@@ -163,7 +163,7 @@ impl ShmReceive {
 impl Receive for ShmReceive {
     fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError> {
         let segment = &self.pair.segment;
-        let ready = segment.ready(self.connection, self.consumed).load(Ordering::Acquire);
+        let ready = protocol::observe(segment.ready(self.connection, self.consumed));
         if ready != self.consumed + 1 {
             // A slot last held the message one lap earlier, or none.
             let last = (self.consumed + 1).saturating_sub(segment.layout().slots as u64);
@@ -186,7 +186,7 @@ impl Receive for ShmReceive {
 
     fn release(&mut self) {
         self.consumed += 1;
-        self.pair.segment.head(self.connection).store(self.consumed, Ordering::Release);
+        protocol::publish(self.pair.segment.head(self.connection), self.consumed);
         self.pair.wake();
     }
 

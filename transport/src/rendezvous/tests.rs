@@ -2,7 +2,13 @@ use super::*;
 
 fn join(rank: u32, digest: &str) -> Join {
     let reach = Reach {
-        host: Host { name: format!("host{rank}"), boot: "b".into(), network: "n".into() },
+        host: Host {
+            name: format!("host{rank}"),
+            boot: "b".into(),
+            network: "n".into(),
+            cores: vec![0],
+            quota: None,
+        },
         port: 1000 + u16::try_from(rank).unwrap(),
         unix: format!("u{rank}"),
         address: None,

@@ -3,8 +3,9 @@
 //! ```text
 //!   post where the buffers are ──▶ hear where the others' are ──▶ work, a chunk at a time ──▶ say so ──▶ hear who is done
 //!
-//!   reductions       rank r combines shard r of all inputs, in the order of ranks, into shard r of every result
-//!   the others       every rank fetches what it is to get
+//!   registered       rank r combines shard r of all inputs, in the order of ranks, into shard r of every result
+//!   private          into shard r of its own, says so, and fetches the other shards from their ranks; to a root: the root alone
+//!   not combined     every rank fetches what it is to get
 //! ```
 //!
 //! A rank is done with its own buffers once everyone who touches them has said so.
@@ -15,7 +16,7 @@ use topology::Collective;
 
 use super::flat::exchanged;
 use super::{Advance, Broken, Shared, Work, id};
-use crate::arena::{Remote, WORDS, Word};
+use crate::arena::{Remote, WORDS, Word, lap};
 use crate::element::ReduceOp;
 use crate::link::LinkError;
 use crate::memory::{Aligned, Slot, copy};
@@ -24,6 +25,16 @@ use crate::schedule::shard;
 /// Bytes of all ranks' parts of one chunk: within the second-level cache of a core.
 const CHUNK: usize = 256 << 10;
 
+/// Bytes of each rank's part of one chunk.
+fn chunk_bytes(ranks: usize, element_bytes: usize) -> usize {
+    (CHUNK / ranks.max(1)).next_multiple_of(64 * element_bytes)
+}
+
+/// Most scratch memory that large operations take.
+pub(crate) fn scratch_bytes(ranks: usize) -> usize {
+    (ranks + 1) * chunk_bytes(ranks, 8)
+}
+
 /// A large operation in flight.
 #[derive(Debug)]
 pub(crate) struct Direct {
@@ -31,10 +42,20 @@ pub(crate) struct Direct {
     /// Its place among the large operations.
     turn: u64,
     phase: Phase,
+    /// Whether results are fetched, for want of registered buffers to leave them in.
+    pulls: bool,
+    places: Places,
+    steps: usize,
+}
+
+/// What is found out while an operation runs. Kept from one to the next, so that it allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
     inputs: Vec<Option<Remote>>,
     outputs: Vec<Option<Remote>>,
     jobs: Vec<Job>,
-    steps: usize,
+    sources: Vec<Slot>,
+    targets: Vec<Slot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +73,19 @@ enum Job {
     Reduce { start: usize, bytes: usize },
     /// Fetch from a rank's input.
     Fetch { from: usize, source: usize, target: usize, bytes: usize },
+    /// Say that this rank's shard of the result is whole.
+    Tell,
+    /// Fetch a shard of the result from its rank's output, once that is whole.
+    Pull { from: usize, start: usize, bytes: usize },
 }
 
 impl Job {
     const fn bytes(self) -> usize {
         match self {
-            Self::Reduce { bytes, .. } | Self::Fetch { bytes, .. } => bytes,
+            Self::Reduce { bytes, .. } | Self::Fetch { bytes, .. } | Self::Pull { bytes, .. } => {
+                bytes
+            }
+            Self::Tell => 0,
         }
     }
 }
@@ -70,9 +98,8 @@ impl Direct {
             number: shared.number(),
             turn,
             phase: Phase::Post,
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            jobs: Vec::new(),
+            pulls: false,
+            places: Places::default(),
             steps: 0,
         }
     }
@@ -89,31 +116,49 @@ impl Direct {
     /// Steps in all, as far as is known.
     pub(crate) fn steps(&self, ranks: usize) -> usize {
         let chunk = CHUNK / ranks.max(1);
-        let chunks: usize = self.jobs.iter().map(|job| job.bytes().div_ceil(chunk)).sum();
+        let chunks: usize = self.places.jobs.iter().map(|job| job.bytes().div_ceil(chunk)).sum();
         // Post, hear, wait.
         chunks + 3
     }
 
+    /// As far as it goes without the others.
+    pub(crate) fn finish(&mut self, work: &Work, shared: &mut Shared) -> Result<Advance, Broken> {
+        let mut moved = false;
+        loop {
+            match self.progress(work, shared)? {
+                Advance::Moved => moved = true,
+                Advance::Waits(_) if moved => return Ok(Advance::Moved),
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// One step, so that operations in flight take turns.
     pub(crate) fn progress(&mut self, work: &Work, shared: &mut Shared) -> Result<Advance, Broken> {
         if shared.large.1 != self.turn {
             return Ok(Advance::Turn);
         }
         match self.phase {
             Phase::Post => {
-                if let Err(rank) = shared.slot_is_free(self.number) {
+                if let Err(rank) = shared.is_free(self.number, lap(0)) {
                     return Ok(Advance::Waits(rank));
                 }
                 let ([a, b], [c, d]) = (shared.place(work.input), shared.place(work.output));
                 let words: [u64; WORDS] = [a, b, c, d, 0];
                 shared.arena.post(self.number, work.tag.count, work.tag.signature, Some(words));
-                self.inputs = vec![None; shared.ranks()];
-                self.outputs = vec![None; shared.ranks()];
+                self.places = std::mem::take(&mut shared.places);
+                let Places { inputs, outputs, jobs, .. } = &mut self.places;
+                jobs.clear();
+                for list in [inputs, outputs] {
+                    list.clear();
+                    list.resize(shared.ranks(), None);
+                }
                 self.to(Phase::Hear(0))
             }
             Phase::Hear(rank) if rank == shared.ranks() => self.plan(work, shared),
             Phase::Hear(rank) if rank == shared.own() => {
-                self.inputs[rank] = Some(Remote::Here(work.input));
-                self.outputs[rank] = Some(Remote::Here(work.output));
+                self.places.inputs[rank] = Some(Remote::Here(work.input));
+                self.places.outputs[rank] = Some(Remote::Here(work.output));
                 self.phase = Phase::Hear(rank + 1);
                 Ok(Advance::Moved)
             }
@@ -123,8 +168,8 @@ impl Direct {
                 }
                 let [a, b, c, d, _] = shared.arena.words(rank, self.number);
                 let (sent, received) = lengths(work, shared.ranks(), rank);
-                self.inputs[rank] = shared.remote(rank, [a, b], sent)?;
-                self.outputs[rank] = shared.remote(rank, [c, d], received)?;
+                self.places.inputs[rank] = shared.remote(rank, [a, b], sent)?;
+                self.places.outputs[rank] = shared.remote(rank, [c, d], received)?;
                 self.phase = Phase::Hear(rank + 1);
                 Ok(Advance::Moved)
             }
@@ -132,17 +177,28 @@ impl Direct {
             Phase::Wait(rank) if rank == shared.ranks() => {
                 shared.large.1 += 1;
                 shared.complete(self.number);
+                shared.places = std::mem::take(&mut self.places);
                 Ok(Advance::Done)
             }
             Phase::Wait(rank) => {
                 let stage = shared.arena.word(rank, Word::Stage).load(Ordering::Acquire);
-                if stage <= self.turn && touches(work, rank, shared.own()) {
+                if stage < self.done() && touches(work, rank, shared.own()) {
                     return Ok(Advance::Waits(rank));
                 }
                 self.phase = Phase::Wait(rank + 1);
                 Ok(Advance::Moved)
             }
         }
+    }
+
+    /// What the stage of a rank says once its shard of the result is whole.
+    const fn whole(&self) -> u64 {
+        2 * self.turn + 1
+    }
+
+    /// What the stage of a rank says once it touches nobody's buffers any more.
+    const fn done(&self) -> u64 {
+        2 * self.turn + 2
     }
 
     fn to(&mut self, phase: Phase) -> Result<Advance, Broken> {
@@ -171,10 +227,13 @@ impl Direct {
         });
         if !possible && !shared.crosses {
             shared.large.1 += 1;
-            shared.arena.say(Word::Stage, self.turn + 1);
+            shared.arena.say(Word::Stage, self.done());
             shared.complete(self.number);
+            shared.places = std::mem::take(&mut self.places);
             return Ok(Advance::Elsewhere);
         }
+        let registered = |rank: usize| shared.arena.words(rank, self.number)[2] != 0;
+        self.pulls = (0..ranks).any(|rank| writes(rank) && !registered(rank));
         let size = work.kernel.element_bytes();
         let part = |rank: usize| {
             let shard = shard(work.count, id(rank), ranks);
@@ -183,25 +242,39 @@ impl Direct {
         let fetch = |from, source, target, bytes| Job::Fetch { from, source, target, bytes };
         // Each begins with the next rank, so that not all fetch from one.
         let round = (0..ranks).map(|shift| (own + shift) % ranks);
+        let jobs = &mut self.places.jobs;
         match work.collective {
+            Collective::Reduce if self.pulls => {
+                if own == root {
+                    jobs.push(Job::Reduce { start: 0, bytes: work.count * size });
+                }
+            }
+            Collective::AllReduce if self.pulls => {
+                let (start, bytes) = part(own);
+                jobs.extend([Job::Reduce { start, bytes }, Job::Tell]);
+                jobs.extend(round.skip(1).map(|rank| {
+                    let (start, bytes) = part(rank);
+                    Job::Pull { from: rank, start, bytes }
+                }));
+            }
             Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce => {
                 let (start, bytes) = part(own);
-                self.jobs.push(Job::Reduce { start, bytes });
+                jobs.push(Job::Reduce { start, bytes });
             }
-            Collective::AllGather => self.jobs.extend(round.map(|rank| {
+            Collective::AllGather => jobs.extend(round.map(|rank| {
                 let (start, bytes) = part(rank);
                 fetch(rank, 0, start, bytes)
             })),
-            Collective::Gather if own == root => self.jobs.extend(round.map(|rank| {
+            Collective::Gather if own == root => jobs.extend(round.map(|rank| {
                 let (start, bytes) = part(rank);
                 fetch(rank, 0, start, bytes)
             })),
-            Collective::Broadcast => self.jobs.push(fetch(root, 0, 0, work.count * size)),
+            Collective::Broadcast => jobs.push(fetch(root, 0, 0, work.count * size)),
             Collective::Scatter => {
                 let (start, bytes) = part(own);
-                self.jobs.push(fetch(root, start, 0, bytes));
+                jobs.push(fetch(root, start, 0, bytes));
             }
-            Collective::AllToAll => self.jobs.extend(round.map(|rank| {
+            Collective::AllToAll => jobs.extend(round.map(|rank| {
                 let (source, target, _) = exchanged(work, ranks, rank, own);
                 fetch(rank, source.start * size, target.start * size, source.len() * size)
             })),
@@ -217,25 +290,42 @@ impl Direct {
         job: usize,
         done: usize,
     ) -> Result<Advance, Broken> {
-        let Some(current) = self.jobs.get(job).copied() else {
+        let Some(current) = self.places.jobs.get(job).copied() else {
             // What came from a rank that gave up before is worth nothing.
             let gone =
                 |rank: &usize| shared.arena.word(*rank, Word::Aborted).load(Ordering::Acquire) != 0;
             if let Some(rank) = (0..shared.ranks()).find(gone) {
                 return Err((id(rank), LinkError::Closed));
             }
-            shared.arena.say(Word::Stage, self.turn + 1);
+            shared.arena.say(Word::Stage, self.done());
             return self.to(Phase::Wait(0));
         };
+        match current {
+            Job::Tell => shared.arena.say(Word::Stage, self.whole()),
+            Job::Pull { from, .. } => {
+                let stage = shared.arena.word(from, Word::Stage).load(Ordering::Acquire);
+                if stage < self.whole() {
+                    return Ok(Advance::Waits(from));
+                }
+            }
+            Job::Reduce { .. } | Job::Fetch { .. } => {}
+        }
         let size = work.kernel.element_bytes();
-        let chunk = (CHUNK / shared.ranks()).next_multiple_of(64 * size);
+        let chunk = chunk_bytes(shared.ranks(), size);
         let bytes = chunk.min(current.bytes() - done);
         if bytes > 0 {
             match current {
                 Job::Fetch { from, source, target, .. } => {
                     let kept = work.output.part(target + done, bytes);
-                    if let Some(remote) = self.inputs[from] {
+                    if let Some(remote) = self.places.inputs[from] {
                         remote.read(source + done, kept).map_err(|error| (id(from), error))?;
+                    }
+                }
+                Job::Tell => {}
+                Job::Pull { from, start, .. } => {
+                    let kept = work.output.part(start + done, bytes);
+                    if let Some(remote) = self.places.outputs[from] {
+                        remote.read(start + done, kept).map_err(|error| (id(from), error))?;
                     }
                 }
                 Job::Reduce { start, .. } => {
@@ -265,8 +355,10 @@ impl Direct {
         if shared.scratch.bytes().len() < (ranks + 1) * chunk {
             shared.scratch = Aligned::new((ranks + 1) * chunk);
         }
-        let mut sources: Vec<Slot> = Vec::with_capacity(ranks);
-        for (rank, input) in self.inputs.iter().enumerate() {
+        let Places { inputs, outputs, sources, targets: here, .. } = &mut self.places;
+        sources.clear();
+        here.clear();
+        for (rank, input) in inputs.iter().enumerate() {
             sources.push(match input {
                 Some(Remote::Here(slot)) => slot.part(at, bytes),
                 Some(there) => {
@@ -281,11 +373,10 @@ impl Direct {
         let wants = |rank: usize| match work.collective {
             Collective::Reduce => is_root(rank),
             Collective::ReduceScatter => rank == own,
-            _ => true,
+            _ => !self.pulls || rank == own,
         };
         let within = if work.collective == Collective::ReduceScatter { done } else { at };
-        let mut here: Vec<Slot> = Vec::with_capacity(ranks);
-        for (rank, output) in self.outputs.iter().enumerate() {
+        for (rank, output) in outputs.iter().enumerate() {
             if let Some(Remote::Here(slot)) = output
                 && wants(rank)
             {
@@ -296,20 +387,13 @@ impl Direct {
         let (first, rest) =
             if here.is_empty() { (spare[0], &here[..]) } else { (here[0], &here[1..]) };
         if work.kernel.op == Some(ReduceOp::Avg) {
-            work.kernel.fold(&[first], &sources);
+            work.kernel.fold(&[first], sources);
             work.kernel.finish(first, ranks);
             rest.iter().for_each(|target| copy(*target, first));
         } else if here.is_empty() {
-            work.kernel.fold(&spare, &sources);
+            work.kernel.fold(&spare, sources);
         } else {
-            work.kernel.fold(&here, &sources);
-        }
-        for (rank, output) in self.outputs.iter().enumerate() {
-            if let Some(there @ Remote::There { .. }) = output
-                && wants(rank)
-            {
-                there.write(within, first).map_err(|error| (id(rank), error))?;
-            }
+            work.kernel.fold(here, sources);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use topology::Collective;
 use topology::schedule::Blocks;
 
 use super::{Advance, Broken, Shared, Work, id};
-use crate::arena::SLOT_BYTES;
+use crate::arena::{SLOT_BYTES, lap};
 use crate::link::LinkError;
 use crate::memory::{Slot, copy};
 use crate::schedule::shard;
@@ -55,7 +55,7 @@ impl Flat {
         let mut moved = false;
         if !self.posted {
             if posts(work, shared.own()) {
-                if let Err(rank) = shared.slot_is_free(self.number) {
+                if let Err(rank) = shared.is_free(self.number, lap(work.input.bytes())) {
                     return Ok(Advance::Waits(rank));
                 }
                 if work.collective != Collective::Barrier {
@@ -72,6 +72,10 @@ impl Flat {
                 && !shared.heard(self.next, self.number, &work.tag)?
             {
                 return Ok(if moved { Advance::Moved } else { Advance::Waits(self.next) });
+            }
+            if matches!(work.collective, Collective::Broadcast | Collective::Scatter) {
+                // The root waits for nobody and may well be ahead.
+                shared.arena.expect(self.next, self.number + 2);
             }
             self.next += 1;
             moved = true;

@@ -1,0 +1,118 @@
+//! Where things lie in the group's memory.
+
+/// Bytes of a page.
+pub(super) const PAGE: usize = 4096;
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+/// Words of a header after number, count and signature.
+pub(crate) const WORDS: usize = 5;
+/// Longest payload of an operation that goes through slots.
+pub(crate) const SLOT_BYTES: usize = 16 << 10;
+/// Longest payload that travels in the words of a header.
+const INLINE_BYTES: usize = 8 * WORDS;
+/// Longest payload of a short slot.
+const SHORT_BYTES: usize = 1 << 10;
+/// Headers of each rank: a page of them, one after the other, so that the processor fetches the next one ahead.
+const HEADERS: u64 = (PAGE / LINE) as u64;
+/// Short slots of each rank.
+const SHORTS: u64 = 16;
+/// Long slots of each rank. Few, so that they stay in the second-level caches of both ends: with sixteen, 16 KiB between two
+/// ranks went round 512 KiB.
+const LONGS: u64 = 4;
+
+const SHORTS_BYTES: usize = 16 * SHORT_BYTES;
+const LONGS_BYTES: usize = 4 * SLOT_BYTES;
+const _: () = assert!(SHORTS == 16 && LONGS == 4);
+
+/// Operations a rank may be ahead of the slowest, for a payload of so many bytes: its header, or its slot, is taken again that
+/// many operations later.
+pub(crate) const fn lap(bytes: usize) -> u64 {
+    if bytes <= INLINE_BYTES {
+        HEADERS
+    } else if bytes <= SHORT_BYTES {
+        SHORTS
+    } else {
+        LONGS
+    }
+}
+
+/// What all ranks must agree on to find anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Layout {
+    pub(crate) ranks: usize,
+    /// Of each rank.
+    pub(crate) heap_bytes: usize,
+}
+
+impl Layout {
+    pub(super) const fn board(rank: usize) -> usize {
+        PAGE + rank * PAGE
+    }
+
+    pub(super) const fn header(self, rank: usize, number: u64) -> usize {
+        PAGE + (self.ranks + rank) * PAGE + place(number, HEADERS) * LINE
+    }
+
+    /// Where a payload of so many bytes lies.
+    pub(super) const fn payload(self, rank: usize, number: u64, bytes: usize) -> usize {
+        let slots = PAGE + 2 * self.ranks * PAGE + rank * Self::slots_of_a_rank();
+        if bytes <= INLINE_BYTES {
+            self.header(rank, number) + LINE - INLINE_BYTES
+        } else if bytes <= SHORT_BYTES {
+            slots + place(number, SHORTS) * SHORT_BYTES
+        } else {
+            slots + SHORTS_BYTES + place(number, LONGS) * SLOT_BYTES
+        }
+    }
+
+    const fn slots_of_a_rank() -> usize {
+        SHORTS_BYTES + LONGS_BYTES
+    }
+
+    pub(super) const fn heaps(self) -> usize {
+        let slots = PAGE + 2 * self.ranks * PAGE + self.ranks * Self::slots_of_a_rank();
+        slots.next_multiple_of(2 << 20)
+    }
+
+    pub(super) const fn heap(self) -> usize {
+        self.heap_bytes.next_multiple_of(2 << 20)
+    }
+
+    pub(super) const fn bytes(self) -> usize {
+        self.heaps() + self.ranks * self.heap()
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the remainder is below a small number")]
+const fn place(number: u64, of: u64) -> usize {
+    (number % of) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_lies_where_something_else_does() {
+        let layout = Layout { ranks: 3, heap_bytes: 1 };
+        let mut taken = vec![(0, PAGE)];
+        for rank in 0..3 {
+            taken.push((Layout::board(rank), PAGE));
+            taken.extend((0..HEADERS).map(|number| (layout.header(rank, number), LINE)));
+            for bytes in [SHORT_BYTES, SLOT_BYTES] {
+                let all =
+                    (0..lap(bytes)).map(|number| (layout.payload(rank, number, bytes), bytes));
+                taken.extend(all);
+            }
+        }
+        taken.sort_unstable();
+        for pair in taken.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let (start, bytes) = taken.last().copied().unwrap();
+        assert!(start + bytes <= layout.heaps());
+        let inline = layout.payload(1, 70, INLINE_BYTES);
+        assert_eq!(inline + INLINE_BYTES, layout.header(1, 70) + LINE);
+        assert_eq!(layout.header(1, 70), layout.header(1, 70 - lap(INLINE_BYTES)));
+    }
+}

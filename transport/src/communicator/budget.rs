@@ -1,0 +1,52 @@
+//! What a group may take of its host's memory, beside its callers' own buffers.
+//!
+//! What an operation will need is known before it starts, and it is the same on every rank: so a rank that is refused is not waited
+//! for by the others.
+
+use topology::Plan;
+
+use super::{Communicator, Options};
+use crate::arena;
+use crate::error::{ConnectError, TransportError};
+use crate::schedule::connections;
+use crate::shared::scratch_bytes;
+
+/// Memory that a group needs, in bytes: of the rank that needs most.
+pub(super) fn fixed(plan: &Plan, options: &Options) -> usize {
+    let ranks = plan.ranks.len();
+    let mut of_rank = vec![0_usize; ranks];
+    for connection in connections(plan, &options.collectives) {
+        for end in [connection.from, connection.to] {
+            if let Some(count) = of_rank.get_mut(end.index()) {
+                *count += 1;
+            }
+        }
+    }
+    // A slot with its header, and a page for where a connection's slots begin.
+    let connection = options.slots.saturating_mul(options.slot_bytes + 64).saturating_add(4096);
+    let links = of_rank.into_iter().max().unwrap_or(0).saturating_mul(connection);
+    links.saturating_add(arena::fixed_bytes(ranks)).saturating_add(scratch_bytes(ranks))
+}
+
+/// Refuses a group that would not fit, before anybody is met.
+pub(super) fn check(plan: &Plan, options: &Options) -> Result<(), ConnectError> {
+    let (needed, budget) = (fixed(plan, options), options.memory_bytes);
+    if needed > budget { Err(ConnectError::Budget { needed, budget }) } else { Ok(()) }
+}
+
+impl Communicator {
+    /// Refuses an operation whose scratch memory would not fit beside what the group has.
+    pub(super) fn afford(&self, scratch: usize) -> Result<(), TransportError> {
+        let (needed, budget) =
+            (self.fixed_bytes.saturating_add(scratch), self.options.memory_bytes);
+        if scratch > 0 && needed > budget {
+            return Err(TransportError::Budget { needed, budget });
+        }
+        Ok(())
+    }
+
+    /// Bytes that registered buffers of this rank may take in all.
+    pub(super) fn heap_limit(&self) -> usize {
+        self.options.heap_bytes.min(self.options.memory_bytes.saturating_sub(self.fixed_bytes))
+    }
+}
