@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Checks a plan file with code that did not make it.
     Verify(VerifyArgs),
+    /// Which GPUs to give to a job: the best N that are free, leaving the rest as whole as can be.
+    Select(SelectArgs),
     /// Runs a collective over the transport along the plan, checks every element, measures.
     Bench(BenchArgs),
     /// A plan or topology in the files of other software.
@@ -196,6 +198,23 @@ pub(crate) struct RequestArgs {
 pub(crate) enum Links {
     Auto,
     All,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelectArgs {
+    /// How many GPUs.
+    #[arg(value_name = "N")]
+    pub(crate) count: usize,
+    /// GPUs to choose from, NVML indices; default all.
+    #[arg(long, value_delimiter = ',', value_name = "0,1,..")]
+    pub(crate) free: Option<Vec<u32>>,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// `auto`: NVLink alone where it connects a set of GPUs; `all`: NVLink and PCIe together.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) links: Links,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
 }
 
 #[derive(Debug, Args)]

@@ -16,6 +16,7 @@ mod export;
 mod nccl;
 mod output;
 mod plan;
+mod select;
 mod show;
 mod size;
 mod snapshot;
@@ -60,6 +61,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Compare(args) => compare::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => verify::run(args),
+        Command::Select(args) => select::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),
         Command::Nccl(args) => nccl::run(&args.command),

@@ -24,6 +24,7 @@ pub mod plan_error;
 pub mod report;
 pub mod rings;
 mod routes;
+pub mod select;
 mod served;
 pub mod simplex;
 pub mod single_source;

@@ -14,6 +14,7 @@ use topology::{Collective, Rank, formats, msccl, nccl_graph};
 
 mod corpus;
 mod inputs;
+mod select;
 mod verdicts;
 
 /// Four GPUs in a ring of links both ways, as a link graph.
