@@ -112,6 +112,37 @@ impl Clocks {
         clocks
     }
 
+    /// What the rank's own order and its `after`s alone make sure of, which is nearly always all that matters. `order` are the
+    /// rank's steps in an order they can be done in.
+    pub(super) fn local(steps: &Steps<'_>, order: &[usize], of_rank: Range<usize>) -> Self {
+        let mut clocks = Self { done: BTreeMap::new(), place: BTreeMap::new() };
+        for (place, lane) in of_rank.clone().enumerate() {
+            clocks.place.insert(lane, (place, 0));
+        }
+        let own = match (of_rank.clone().next(), of_rank.clone().next_back()) {
+            (Some(first), Some(last)) => steps.steps_of(first).start..steps.steps_of(last).end,
+            _ => return clocks,
+        };
+        let mut known: Vec<Vec<usize>> = vec![Vec::new(); own.len()];
+        for step in order {
+            let mut clock = vec![0; of_rank.len()];
+            for before in steps.before(*step).filter(|before| own.contains(before)) {
+                for (mine, theirs) in clock.iter_mut().zip(&known[before - own.start]) {
+                    *mine = (*mine).max(*theirs);
+                }
+            }
+            let lane = steps.lane_of(*step);
+            clock[lane - of_rank.start] = *step - steps.steps_of(lane).start + 1;
+            known[*step - own.start] = clock;
+        }
+        for lane in of_rank {
+            let of_lane =
+                steps.steps_of(lane).map(|step| core::mem::take(&mut known[step - own.start]));
+            clocks.done.insert(lane, of_lane.collect());
+        }
+        clocks
+    }
+
     /// Whether `first` is surely done when `second` begins. Both are steps of the rank.
     fn before(&self, steps: &Steps<'_>, first: usize, second: usize) -> bool {
         let (from, to) = (steps.lane_of(first), steps.lane_of(second));
