@@ -24,6 +24,7 @@ use topology::{Collective, Plan, Rank, plan::Pattern};
 
 mod direct;
 mod ring;
+pub mod rounds;
 mod select;
 mod split;
 #[cfg(test)]
@@ -123,6 +124,14 @@ pub enum ScheduleError {
         collective: Collective,
         /// Of the plan's channel.
         pattern: Pattern,
+    },
+    /// A collective that does not go in such rounds.
+    #[error("{collective} does not go in rounds of {kind:?}")]
+    Rounds {
+        /// Asked for.
+        collective: Collective,
+        /// Asked for.
+        kind: rounds::Rounds,
     },
     /// A rooted collective without a root, or with one that is no rank.
     #[error("{collective} among {ranks} ranks needs a root below {ranks}")]
