@@ -43,8 +43,8 @@ fn library(name: &str) -> Vec<PathBuf> {
     built.flat_map(|artifact| &artifact.filenames).map(PathBuf::from).collect()
 }
 
-/// All programs and libraries of the workspace, by one call of cargo: another selection would have other features, and build
-/// everything below anew. With the profile of the tests themselves, told by the folder this binary lies in.
+/// All that `cargo test --workspace` builds, by one call of cargo: another selection would have other features, and build everything below
+/// anew. With the profile of the tests themselves, told by the folder this binary lies in.
 fn built() -> &'static [Artifact] {
     static BUILT: OnceLock<Vec<Artifact>> = OnceLock::new();
     BUILT.get_or_init(build)
@@ -55,7 +55,8 @@ fn build() -> Vec<Artifact> {
     let folder = this.ancestors().nth(2).and_then(Path::file_name).expect("target/PROFILE/deps/x");
     let profile = if folder == "debug" { "dev".into() } else { folder.to_string_lossy() };
     let output = Command::new(env!("CARGO"))
-        .args(["build", "--workspace", "--lib", "--bins", "--profile", &profile])
+        .args(["build", "--workspace", "--lib", "--bins", "--tests", "--examples"])
+        .args(["--profile", &profile])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(crate::workspace_root())
         .output()
@@ -63,7 +64,7 @@ fn build() -> Vec<Artifact> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = Message::parse_stream(output.stdout.as_slice());
     let artifact = |message| match message {
-        Ok(Message::CompilerArtifact(built)) => Some(built),
+        Ok(Message::CompilerArtifact(built)) => (!built.profile.test).then_some(built),
         Ok(_) => None,
         Err(error) => panic!("cargo's messages are JSON: {error}"),
     };

@@ -68,7 +68,8 @@ async fn an_event_of_the_gpu_driver_leads_to_another_generation() {
     let falls = place.path("falls");
     let mut described = dgx1v();
     described.events =
-        vec![Event { device: 3, kind: 8, data: 79, when_exists: Some(falls.clone()) }];
+        // Another GPU than the lost one tells: that one might be gone before anyone listens to it.
+        vec![Event { device: 2, kind: 8, data: 79, when_exists: Some(falls.clone()) }];
     let lost = Fault::new("nvmlDevice*", Action::Return(Code::GPU_IS_LOST)).on_device(3);
     described.faults.push(Fault { while_exists: Some(falls.clone()), ..lost });
     let folder = place.path("described");

@@ -134,6 +134,7 @@ impl Place {
 
     /// The next notification that has a line beginning with `start`.
     pub(crate) async fn notification(&self, start: &str) -> String {
+        let mut others = Vec::new();
         let wait = async {
             loop {
                 let mut buffer = [0; 4096];
@@ -142,9 +143,11 @@ impl Place {
                 if text.lines().any(|line| line.starts_with(start)) {
                     return text;
                 }
+                others.push(text);
             }
         };
-        timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no notification {start}"))
+        let found = timeout(PATIENCE, wait).await;
+        found.unwrap_or_else(|_| panic!("no notification {start}, but {others:?}"))
     }
 
     pub(crate) async fn channel(&self) -> Channel {

@@ -53,7 +53,7 @@ fn links() {
 fn peers_partitions_and_devices() {
     let denied = Deviation::PeerAccessDenied { a: 0, b: 3 };
     check(dgx1v(), |m| *m = m.clone().with(denied), &["peer-access-denied"]);
-    check(dgx1v(), |m| m.gpus[3].mig = true, &["mig-no-peer-access"]);
+    check(dgx_h100(), |m| m.gpus[3].mig = true, &["mig-no-peer-access"]);
     check(dgx1v(), |m| *m = m.clone().with(Deviation::GpuLost { gpu: 5 }), &["gpu-lost"]);
     check(dgx1v(), |m| m.confidential = Some(true), &["confidential-computing"]);
 }
