@@ -108,7 +108,7 @@ fn row(topology: &Topology, choice: &Choice) -> Row {
 
 /// The bound in kB/s, where there is one to speak of.
 fn all_reduce(choice: &Choice) -> Option<Fraction> {
-    Some(choice.worth.all_reduce).filter(|bound| *bound > Fraction::of(0, 1))
+    Some(choice.worth.all_reduce).filter(|bound| *bound > Fraction::ZERO)
 }
 
 /// GB/s of kB/s.
@@ -188,7 +188,8 @@ fn table(topology: &Topology, selection: &Selection, reasons: &[String]) -> Stri
     if !selection.alternatives.is_empty() {
         text.push_str("\nNext best:\n");
         for other in &selection.alternatives {
-            let bound = all_reduce(other).map_or("-".into(), |b| format!("{:.2} GB/s", gbps(b)));
+            let bound =
+                all_reduce(other).map_or_else(|| "-".into(), |b| format!("{:.2} GB/s", gbps(b)));
             let left = Bandwidth::from_kbps(other.worth.rest.left).gbps();
             let _ =
                 writeln!(text, "  {}: all-reduce {bound}, leaves {left:.1} GB/s", other.names());

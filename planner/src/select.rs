@@ -360,12 +360,12 @@ impl<'a> Field<'a> {
     /// The proved bound on all-reduce; zero where there is none to speak of.
     fn all_reduce(&self, set: &[usize]) -> Fraction {
         let bound = self.model(set).and_then(|model| bound::all_reduce(model.bound_graph()).ok());
-        bound.map_or(Fraction::of(0, 1), |bound| bound.algbw)
+        bound.map_or(Fraction::ZERO, |bound| bound.algbw)
     }
 
     /// No less than [`Self::all_reduce`]: what the links into the GPUs, one by one, allow.
     fn quick_limit(&self, set: &[usize]) -> Fraction {
-        let Some(model) = self.model(set) else { return Fraction::of(0, 1) };
+        let Some(model) = self.model(set) else { return Fraction::ZERO };
         let graph = model.bound_graph();
         let sum = |rank: &dyn Fn(&crate::flow_graph::FlowEdge) -> usize| -> u64 {
             graph.edges.iter().filter(|e| rank(e) < graph.ranks).map(|e| e.capacity).sum()

@@ -19,7 +19,7 @@ fn all_reduce(topology: &Topology, gpus: &[GpuIndex]) -> Fraction {
     let bound = Model::new(topology, &request)
         .ok()
         .and_then(|model| bound::all_reduce(model.bound_graph()).ok());
-    bound.map_or(Fraction::of(0, 1), |bound| bound.algbw)
+    bound.map_or(Fraction::ZERO, |bound| bound.algbw)
 }
 
 fn left(topology: &Topology, taken: &[GpuIndex]) -> u64 {
