@@ -249,13 +249,13 @@ impl Execution<'_> {
                     accesses[memory].push(Access { step: number, elements, writes });
                 }
             }
-            let clocks = Clocks::local(self.steps, own, lanes.clone());
+            let clocks = Clocks::new(self.steps, own, |_| 0, lanes.clone());
             if accesses.iter().all(|a| race::find(self.steps, &clocks, a).is_none()) {
                 continue;
             }
             // Other ranks' messages may order what the rank itself does not.
             let groups = groups.get_or_insert_with(|| race::groups(self.steps));
-            let clocks = Clocks::new(self.steps, order, groups, lanes);
+            let clocks = Clocks::new(self.steps, order, |lane| groups[lane], lanes);
             for (memory, accesses) in accesses.iter().enumerate() {
                 if let Some(race) = race::find(self.steps, &clocks, accesses) {
                     return Err(self.describe(race, layout, memory));

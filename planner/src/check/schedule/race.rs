@@ -61,16 +61,17 @@ pub(super) fn groups(steps: &Steps<'_>) -> Vec<usize> {
 }
 
 impl Clocks {
-    /// For the lanes `of_rank`; `order` is an order all steps can be done in.
+    /// For the lanes `of_rank`. `order` is an order in which steps can be done: all of them, or for what the rank's own order and its
+    /// `after`s alone make sure of (nearly always all that matters) the rank's. `group` is what lanes have in common that order joins.
     pub(super) fn new(
         steps: &Steps<'_>,
         order: &[usize],
-        groups: &[usize],
+        group: impl Fn(usize) -> usize,
         of_rank: Range<usize>,
     ) -> Self {
         let mut members = BTreeMap::<usize, Vec<usize>>::new();
         for lane in of_rank {
-            members.entry(groups[lane]).or_default().push(lane);
+            members.entry(group(lane)).or_default().push(lane);
         }
         let mut clocks = Self { done: BTreeMap::new(), place: BTreeMap::new() };
         for (group, lanes) in &members {
@@ -80,65 +81,35 @@ impl Clocks {
         }
         // A lane alone in its group needs no clock: its own order is all there is.
         members.retain(|_, lanes| lanes.len() > 1);
+        let (Some(first), Some(last)) = (order.iter().min(), order.iter().max()) else {
+            return clocks;
+        };
         if members.is_empty() {
             return clocks;
         }
         let width = |group| members.get(&group).map_or(0, Vec::len);
-        let mut known: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+        let looked_at = *first..last + 1;
+        let mut known: Vec<Vec<usize>> = vec![Vec::new(); looked_at.len()];
         for step in order {
             let lane = steps.lane_of(*step);
-            let width = width(groups[lane]);
+            let width = width(group(lane));
             if width == 0 {
                 continue;
             }
             let mut clock = vec![0; width];
-            for before in steps.before(*step) {
-                for (mine, theirs) in clock.iter_mut().zip(&known[before]) {
+            for before in steps.before(*step).filter(|before| looked_at.contains(before)) {
+                for (mine, theirs) in clock.iter_mut().zip(&known[before - first]) {
                     *mine = (*mine).max(*theirs);
                 }
             }
             if let Some((place, _)) = clocks.place.get(&lane) {
                 clock[*place] = *step - steps.steps_of(lane).start + 1;
             }
-            known[*step] = clock;
+            known[*step - first] = clock;
         }
-        for lanes in members.values() {
-            for lane in lanes {
-                let of_lane = steps.steps_of(*lane);
-                let taken = of_lane.map(|step| core::mem::take(&mut known[step])).collect();
-                clocks.done.insert(*lane, taken);
-            }
-        }
-        clocks
-    }
-
-    /// What the rank's own order and its `after`s alone make sure of, which is nearly always all that matters. `order` are the
-    /// rank's steps in an order they can be done in.
-    pub(super) fn local(steps: &Steps<'_>, order: &[usize], of_rank: Range<usize>) -> Self {
-        let mut clocks = Self { done: BTreeMap::new(), place: BTreeMap::new() };
-        for (place, lane) in of_rank.clone().enumerate() {
-            clocks.place.insert(lane, (place, 0));
-        }
-        let own = match (of_rank.clone().next(), of_rank.clone().next_back()) {
-            (Some(first), Some(last)) => steps.steps_of(first).start..steps.steps_of(last).end,
-            _ => return clocks,
-        };
-        let mut known: Vec<Vec<usize>> = vec![Vec::new(); own.len()];
-        for step in order {
-            let mut clock = vec![0; of_rank.len()];
-            for before in steps.before(*step).filter(|before| own.contains(before)) {
-                for (mine, theirs) in clock.iter_mut().zip(&known[before - own.start]) {
-                    *mine = (*mine).max(*theirs);
-                }
-            }
-            let lane = steps.lane_of(*step);
-            clock[lane - of_rank.start] = *step - steps.steps_of(lane).start + 1;
-            known[*step - own.start] = clock;
-        }
-        for lane in of_rank {
-            let of_lane =
-                steps.steps_of(lane).map(|step| core::mem::take(&mut known[step - own.start]));
-            clocks.done.insert(lane, of_lane.collect());
+        for lane in members.values().flatten() {
+            let taken = steps.steps_of(*lane).map(|step| core::mem::take(&mut known[step - first]));
+            clocks.done.insert(*lane, taken.collect());
         }
         clocks
     }
