@@ -22,7 +22,8 @@ use crate::flow_graph::FlowEdge;
 use crate::forest::{Forest, Tree, TreeEdge};
 use crate::network::Network;
 use crate::symmetry::{Symmetry, mirror};
-use program::{Aim, Column, Mixture, Path, Program, float, mirrored, to_units};
+use crate::units::{float, to_units};
+use program::{Aim, Column, Mixture, Path, Program, mirrored};
 
 mod arborescence;
 mod program;

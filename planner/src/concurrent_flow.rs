@@ -24,6 +24,7 @@ use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::network::Network;
 use crate::pairs::Pair;
 use crate::symmetry::Symmetry;
+use crate::units::{simple_multiples, to_units};
 use program::Program;
 use ways::Rounded;
 
@@ -156,15 +157,9 @@ fn bounded(program: &mut Program<'_>) -> Result<(AllToAllBound, Vec<f64>), Bound
 /// Integer lengths near the given ones: multiples of the least that all but vanish in rounding, and a fine grid.
 fn integer_lengths(lengths: &[f64]) -> Vec<Vec<u64>> {
     let largest = lengths.iter().copied().fold(0.0, f64::max);
-    let least = lengths.iter().copied().filter(|&l| l > largest * 1e-6).fold(largest, f64::min);
-    let scaled = |factor: f64| lengths.iter().map(move |&l| program::to_units(l * factor));
-    let multiple = (1..=MOST_MULTIPLE).find(|&multiple| {
-        let factor = f64::from(multiple) / least;
-        let near = |(&l, whole): (&f64, u64)| (l * factor - program::float(whole)).abs() < 1e-4;
-        lengths.iter().zip(scaled(factor)).all(near)
-    });
-    let factors = multiple.map(|m| f64::from(m) / least).into_iter().chain([GRID / largest]);
-    factors.map(|factor| scaled(factor).collect()).collect()
+    let factor = GRID / largest;
+    let grid = lengths.iter().map(|&l| to_units(l * factor)).collect();
+    simple_multiples(lengths, MOST_MULTIPLE).into_iter().chain([grid]).collect()
 }
 
 #[cfg(test)]

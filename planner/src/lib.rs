@@ -31,6 +31,7 @@ pub mod single_source;
 pub mod splitting;
 mod symmetry;
 pub mod trees;
+mod units;
 pub mod weighted;
 pub mod why;
 

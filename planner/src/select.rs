@@ -255,71 +255,68 @@ impl<'a> Field<'a> {
         Ok(Self { topology, links, free: chosen, between, near, nics, node })
     }
 
-    /// All sets, best first; the bounds of those that cannot win are left out beyond `most_bounds` sets.
+    /// All sets, best first; beyond `most_bounds` sets those are left out that cannot be better than another.
     fn all(&self, count: usize, most_bounds: usize) -> Vec<(Worth, Set)> {
-        let mut drafts: Vec<(Fraction, Rest, Set)> = Vec::new();
+        let mut sets: Vec<Set> = Vec::new();
         let mut set: Set = (0..count).collect();
         loop {
-            drafts.push((self.quick_limit(&set), self.rest(&set), set.clone()));
+            sets.push(set.clone());
             if !advance(&mut set, self.free.len()) {
                 break;
             }
         }
-        // Where the quick limits are reached, the first one is the best, and the others need no look.
-        drafts.sort_by(|a, b| (&b.0, &b.1).cmp(&(&a.0, &a.1)).then_with(|| a.2.cmp(&b.2)));
-        let all = drafts.len() <= most_bounds;
-        let mut best: Option<Worth> = None;
         let mut computed = Vec::new();
-        for (limit, rest, set) in drafts {
-            let ceiling = Worth { all_reduce: limit, rest };
-            if !all && best.as_ref().is_some_and(|best| ceiling <= *best) {
+        if sets.len() <= most_bounds {
+            computed.extend(sets.into_iter().map(|set| (self.worth(&set), set)));
+        } else {
+            // Where a quick limit is reached, the first set that has it is the best, and the others need no look.
+            let mut drafts: Vec<(Worth, Set)> =
+                sets.into_iter().map(|set| (self.ceiling(&set), set)).collect();
+            best_first(&mut drafts);
+            let mut best: Option<Worth> = None;
+            for (ceiling, set) in drafts {
                 // Equal worth with higher indices does not win either: equal drafts come in the order of their indices.
-                continue;
+                if best.as_ref().is_some_and(|best| ceiling <= *best) {
+                    continue;
+                }
+                let worth = Worth { all_reduce: self.all_reduce(&set), ..ceiling };
+                best = best.max(Some(worth.clone()));
+                computed.push((worth, set));
             }
-            let worth = Worth { all_reduce: self.all_reduce(&set), rest: ceiling.rest };
-            if best.as_ref().is_none_or(|best| worth > *best) {
-                best = Some(worth.clone());
-            }
-            computed.push((worth, set));
         }
-        computed.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        best_first(&mut computed);
         computed
     }
 
     /// The best of sets reached from the first by exchanging one GPU for another, as long as that helps.
     fn exchanged(&self, count: usize) -> Vec<(Worth, Set)> {
-        let mut known: BTreeMap<Set, Fraction> = BTreeMap::new();
         let mut here: Set = self.grown(count);
-        let mut worth = Worth { all_reduce: self.all_reduce(&here), rest: self.rest(&here) };
-        known.insert(here.clone(), worth.all_reduce);
+        let mut known: BTreeMap<Set, Worth> = BTreeMap::from([(here.clone(), self.worth(&here))]);
         loop {
-            let mut better: Vec<(Fraction, Rest, Set)> = Vec::new();
+            let worth = known[&here].clone();
+            let mut better: Vec<(Worth, Set)> = Vec::new();
             for out in &here {
                 for new in (0..self.free.len()).filter(|place| !here.contains(place)) {
                     let mut set: Set = here.iter().copied().filter(|place| place != out).collect();
                     set.push(new);
                     set.sort_unstable();
-                    let limit = known.get(&set).copied().unwrap_or_else(|| self.quick_limit(&set));
-                    let ceiling = (limit, self.rest(&set));
-                    if (&ceiling.0, &ceiling.1) > (&worth.all_reduce, &worth.rest) {
-                        better.push((ceiling.0, ceiling.1, set));
+                    let ceiling = known.get(&set).cloned().unwrap_or_else(|| self.ceiling(&set));
+                    if ceiling > worth {
+                        better.push((ceiling, set));
                     }
                 }
             }
-            better.sort_by(|a, b| (&b.0, &b.1).cmp(&(&a.0, &a.1)).then_with(|| a.2.cmp(&b.2)));
-            let step = better.into_iter().find_map(|(_, rest, set)| {
-                let all_reduce = *known.entry(set.clone()).or_insert_with(|| self.all_reduce(&set));
-                let other = Worth { all_reduce, rest };
-                (other > worth).then_some((other, set))
-            });
-            let Some((other, set)) = step else { break };
-            (worth, here) = (other, set);
+            best_first(&mut better);
+            let step = better
+                .into_iter()
+                .map(|(_, set)| set)
+                .find(|set| *known.entry(set.clone()).or_insert_with(|| self.worth(set)) > worth);
+            let Some(set) = step else { break };
+            here = set;
         }
-        let mut sets: Vec<(Worth, Set)> = known
-            .into_iter()
-            .map(|(set, all_reduce)| (Worth { all_reduce, rest: self.rest(&set) }, set))
-            .collect();
-        sets.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        let mut sets: Vec<(Worth, Set)> =
+            known.into_iter().map(|(set, worth)| (worth, set)).collect();
+        best_first(&mut sets);
         sets
     }
 
@@ -355,6 +352,15 @@ impl<'a> Field<'a> {
             links: self.links,
         };
         Model::new(self.topology, &request).ok()
+    }
+
+    fn worth(&self, set: &[usize]) -> Worth {
+        Worth { all_reduce: self.all_reduce(set), rest: self.rest(set) }
+    }
+
+    /// No less than [`Self::worth`], without looking for a bound.
+    fn ceiling(&self, set: &[usize]) -> Worth {
+        Worth { all_reduce: self.quick_limit(set), rest: self.rest(set) }
     }
 
     /// The proved bound on all-reduce; zero where there is none to speak of.
@@ -444,6 +450,11 @@ fn usable(topology: &Topology, id: VertexId) -> bool {
     let host = vertex.host.unwrap_or_default();
     let nic = topology.hosts().get(host.index()).and_then(|facts| facts.nics.get(index as usize));
     nic.is_none_or(|nic| nic.role != NicRole::Other && nic.up != Some(false))
+}
+
+/// Equal ones in the order of their indices.
+fn best_first(sets: &mut [(Worth, Set)]) {
+    sets.sort_by(|(a, first), (b, second)| b.cmp(a).then_with(|| first.cmp(second)));
 }
 
 /// The next set of as many places below `end`, in lexical order.

@@ -33,6 +33,7 @@ use crate::network::Network;
 use crate::routes::{Adjacency, Routes};
 use crate::simplex::{LinearProgram, Relation};
 use crate::symmetry::Symmetry;
+use crate::units::{float, simple_multiples, to_units};
 
 /// What trees are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,8 @@ const SOME_ROUNDS: usize = 10;
 const MAX_PIVOTS: u64 = 4_000;
 /// Largest integer price.
 const PRICE_GRID: f64 = (1_u32 << 20) as f64;
+/// Prices are tried as multiples of the least, down to such a part of it.
+const MOST_MULTIPLE: u32 = 60;
 /// Part of the bound at which the search for better trees ends, early and late.
 const EXACT: f64 = 1.0 - 1e-9;
 const CLOSE: f64 = 0.998;
@@ -278,7 +281,7 @@ impl<'a> Program<'a> {
         if all {
             let any = closure.any_schedule();
             self.prove(&whole, &least, any);
-            if let Some(prices) = simple_multiples(links) {
+            if let Some(prices) = simple_multiples(links, MOST_MULTIPLE) {
                 self.proved_by(&prices)?;
             }
         }
@@ -469,30 +472,4 @@ fn inverse(element: &[usize]) -> Vec<usize> {
     let mut inverse = vec![0; element.len()];
     element.iter().enumerate().for_each(|(x, &y)| inverse[y] = x);
     inverse
-}
-
-/// The prices as multiples of the least that counts, where all are.
-fn simple_multiples(prices: &[f64]) -> Option<Vec<u64>> {
-    let largest = prices.iter().copied().fold(0.0, f64::max);
-    let least = prices.iter().copied().filter(|&y| y > largest * 1e-6).fold(largest, f64::min);
-    (1..=60_u32).find_map(|multiple| {
-        let factor = f64::from(multiple) / least;
-        let rounded: Vec<u64> = prices.iter().map(|&y| to_units(y * factor)).collect();
-        let near = |(&y, &r): (&f64, &u64)| (y * factor - float(r)).abs() < 1e-4;
-        prices.iter().zip(&rounded).all(near).then_some(rounded)
-    })
-}
-
-pub(super) fn float(x: u64) -> f64 {
-    Fraction::of(x, 1).to_f64()
-}
-
-/// The nearest whole number; prices and shares are never below zero but for rounding.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped at zero, scaled below 2^50"
-)]
-pub(super) fn to_units(x: f64) -> u64 {
-    if x > 0.0 { (x + 0.5) as u64 } else { 0 }
 }

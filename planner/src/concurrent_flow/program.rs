@@ -19,6 +19,7 @@ use crate::network::Network;
 use crate::routes::Adjacency;
 use crate::simplex::{LinearProgram, Relation};
 use crate::symmetry::Symmetry;
+use crate::units::{float, to_units};
 
 /// A tree of ways from one source.
 #[derive(Clone, Debug)]
@@ -343,18 +344,4 @@ impl<'a> Program<'a> {
 fn whole_lengths(lengths: &[f64]) -> Vec<u64> {
     let largest = lengths.iter().copied().fold(0.0, f64::max);
     lengths.iter().map(|l| to_units(l / largest * LENGTH_GRID)).collect()
-}
-
-pub(super) fn float(x: u64) -> f64 {
-    Fraction::of(x, 1).to_f64()
-}
-
-/// The nearest whole number; lengths and shares are never below zero but for rounding.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped at zero, scaled below 2^50"
-)]
-pub(super) fn to_units(x: f64) -> u64 {
-    if x > 0.0 { (x + 0.5) as u64 } else { 0 }
 }

@@ -8,9 +8,10 @@ use alloc::vec::Vec;
 
 use topology::Fraction;
 
-use super::program::{Program, float, to_units};
+use super::program::Program;
 use crate::pairs::Pair;
 use crate::rings::Way;
+use crate::units::{float, to_units};
 
 /// Whole parts by column.
 #[derive(Clone, Debug)]
