@@ -126,7 +126,7 @@ pub enum ScheduleError {
         pattern: Pattern,
     },
     /// A collective that does not go in such rounds.
-    #[error("{collective} does not go in rounds of {kind:?}")]
+    #[error("{collective} does not go in rounds by {kind}")]
     Rounds {
         /// Asked for.
         collective: Collective,

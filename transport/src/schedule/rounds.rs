@@ -13,6 +13,7 @@
 //! A round begins at a rank when its round before is over there; nobody waits for anybody else. Sums are made in one place and in
 //! one order, so that every rank has the same bits.
 
+use std::fmt;
 use std::ops::Range;
 
 use topology::schedule::{Buffer, Program, Schedule, Slice, Step};
@@ -68,6 +69,19 @@ impl Rounds {
     }
 }
 
+impl fmt::Display for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::OneShot => "one-shot",
+            Self::TwoShot => "two-shot",
+            Self::RecursiveDoubling => "recursive doubling",
+            Self::HalvingDoubling => "halving and doubling",
+            Self::Bruck => "Bruck",
+            Self::Pat => "PAT",
+        })
+    }
+}
+
 /// The schedule of a collective over `count` elements of total data among `ranks`.
 ///
 /// # Errors
@@ -79,9 +93,15 @@ pub fn in_rounds(
     count: usize,
     sizing: Sizing,
 ) -> Result<Schedule, ScheduleError> {
-    let everybody: Vec<usize> = (0..ranks).collect();
-    let rounds =
-        Group { members: &everybody, shape: Shape::of(collective, count, ranks)? }.rounds(kind)?;
+    let members: Vec<usize> = (0..ranks).collect();
+    let shards = cut(&(0..count), ranks);
+    let rounds = match collective {
+        Collective::AllReduce => Some(all_reduce(kind, &members, &(0..count), Buffer::Input)),
+        Collective::AllGather => all_gather(kind, &members, &shards),
+        Collective::ReduceScatter => reduce_scatter(kind, &members, &shards, Buffer::Input),
+        _ => None,
+    };
+    let rounds = rounds.ok_or(ScheduleError::Rounds { collective, kind })?;
     Ok(lowered(collective, ranks, count, sizing, rounds))
 }
 
@@ -99,165 +119,107 @@ pub fn hierarchical(
     sizing: Sizing,
 ) -> Result<Schedule, ScheduleError> {
     let ranks = hosts * per_host;
-    let inside = |host: usize| (host * per_host..(host + 1) * per_host).collect::<Vec<_>>();
-    let rail = |place: usize| (0..hosts).map(|host| host * per_host + place).collect::<Vec<_>>();
+    let inside = |host: usize| (host * per_host..(host + 1) * per_host).collect();
+    let rail = |place: usize| (0..hosts).map(|host| host * per_host + place).collect();
     let insides: Vec<Vec<usize>> = (0..hosts).map(inside).collect();
     let rails: Vec<Vec<usize>> = (0..per_host).map(rail).collect();
-    let shard = |rank: usize| split::part(0..count, rank, ranks, 1);
-    // The shards of a rail, and what one host has of all of them.
-    let of_rail = |rail: &[usize]| rail.iter().map(|&rank| vec![shard(rank)]).collect::<Vec<_>>();
-    let by_place = || {
-        rails
-            .iter()
-            .map(|rail| rail.iter().map(|&rank| shard(rank)).collect())
-            .collect::<Vec<Vec<_>>>()
+    // What the ranks at each place of their hosts work on together: a slice of the data, or their shards of it.
+    let slices = cut(&(0..count), per_host);
+    let shards = cut(&(0..count), ranks);
+    let of_rail =
+        |rail: &Vec<usize>| -> Vec<_> { rail.iter().map(|&r| shards[r].clone()).collect() };
+    let by_place: Vec<Vec<_>> = rails.iter().map(|rail| of_rail(rail).concat()).collect();
+
+    let gather_inside = |blocks: &Blocks| {
+        let group = |members: &Vec<usize>| direct::all_gather(members, blocks, Buffer::Output);
+        side_by_side(insides.iter().map(group))
     };
-    let mut rounds = Vec::new();
-    let mut all = |parts: Vec<Vec<Round>>| rounds.extend(side_by_side(parts));
-    match collective {
+    let scatter_inside = |blocks: &Blocks, keep| {
+        let group =
+            |members: &Vec<usize>| direct::reduce_scatter(members, blocks, Buffer::Input, keep);
+        side_by_side(insides.iter().map(group))
+    };
+    let across = |group: &dyn Fn(usize) -> Option<Vec<Round>>| {
+        let groups: Option<Vec<_>> = (0..per_host).map(group).collect();
+        groups.map(side_by_side).ok_or(ScheduleError::Rounds { collective, kind: between })
+    };
+    let rounds = match collective {
         Collective::AllReduce => {
-            if !between.runs(Collective::AllReduce) {
-                return Err(ScheduleError::Rounds { collective, kind: between });
-            }
-            let slice = |place: usize| split::part(0..count, place, per_host, 1);
-            let slices: Vec<Vec<Range<usize>>> =
-                (0..per_host).map(|place| vec![slice(place)]).collect();
-            let group =
-                |members: &Vec<usize>| direct::reduce_scatter(members, &slices, Keep::InPlace);
-            all(insides.iter().map(group).collect());
-            let mut across = Vec::new();
-            for (place, members) in rails.iter().enumerate() {
-                let shape = Shape::Whole { range: slice(place), from: Buffer::Output };
-                across.push(Group { members, shape }.rounds(between)?);
-            }
-            all(across);
-            let group = |members: &Vec<usize>| direct::all_gather(members, &slices, Buffer::Output);
-            all(insides.iter().map(group).collect());
+            let of_slice = |place: usize| {
+                Some(all_reduce(between, &rails[place], &slices[place][0], Buffer::Output))
+            };
+            let begin = scatter_inside(&slices, Keep::InPlace);
+            [begin, across(&of_slice)?, gather_inside(&slices)].concat()
         }
         Collective::AllGather => {
-            let mut across = Vec::new();
-            for members in &rails {
-                across.push(gather_blocks(between, members, &of_rail(members))?);
-            }
-            all(across);
-            let blocks = by_place();
-            let group = |members: &Vec<usize>| direct::all_gather(members, &blocks, Buffer::Output);
-            all(insides.iter().map(group).collect());
+            let of_shards =
+                |place: usize| all_gather(between, &rails[place], &of_rail(&rails[place]));
+            [across(&of_shards)?, gather_inside(&by_place)].concat()
         }
         Collective::ReduceScatter => {
-            let blocks = by_place();
-            let group =
-                |members: &Vec<usize>| direct::reduce_scatter(members, &blocks, Keep::Scratch);
-            all(insides.iter().map(group).collect());
-            let mut across = Vec::new();
-            for members in &rails {
-                across.push(scatter_blocks(between, members, &of_rail(members))?);
-            }
-            all(across);
+            let of_shards = |place: usize| {
+                let blocks = of_rail(&rails[place]);
+                reduce_scatter(between, &rails[place], &blocks, Buffer::Scratch)
+            };
+            [scatter_inside(&by_place, Keep::Scratch), across(&of_shards)?].concat()
         }
         _ => return Err(ScheduleError::Rounds { collective, kind: between }),
-    }
+    };
     Ok(lowered(collective, ranks, count, sizing, rounds))
 }
 
-/// What a group works on.
-#[derive(Clone, Debug)]
-enum Shape {
-    /// All-reduce of a range that each member has in `from` and wants in the output.
-    Whole { range: Range<usize>, from: Buffer },
-    /// All-gather: each member's input is its shard of the output.
-    Gather { shards: Vec<Vec<Range<usize>>> },
-    /// Reduce-scatter: each member's output is the sum of its shards of the inputs.
-    Scatter { shards: Vec<Vec<Range<usize>>> },
-}
-
-impl Shape {
-    fn of(collective: Collective, count: usize, ranks: usize) -> Result<Self, ScheduleError> {
-        let shards =
-            || (0..ranks).map(|rank| vec![split::part(0..count, rank, ranks, 1)]).collect();
-        match collective {
-            Collective::AllReduce => Ok(Self::Whole { range: 0..count, from: Buffer::Input }),
-            Collective::AllGather => Ok(Self::Gather { shards: shards() }),
-            Collective::ReduceScatter => Ok(Self::Scatter { shards: shards() }),
-            _ => Err(ScheduleError::Rounds { collective, kind: Rounds::TwoShot }),
-        }
-    }
-}
-
-/// Ranks that work together on one shape.
-struct Group<'a> {
-    members: &'a [usize],
-    shape: Shape,
-}
-
-impl Group<'_> {
-    fn rounds(self, kind: Rounds) -> Result<Vec<Round>, ScheduleError> {
-        let Self { members, shape } = self;
-        match shape {
-            Shape::Gather { shards } => gather_blocks(kind, members, &shards),
-            Shape::Scatter { shards } => {
-                let blocks = &shards;
-                match kind {
-                    Rounds::TwoShot => Ok(direct::reduce_scatter(members, blocks, Keep::Alone)),
-                    Rounds::Bruck => {
-                        Ok(dissemination::reduce_scatter(members, blocks, Buffer::Input, false))
-                    }
-                    Rounds::Pat => {
-                        Ok(dissemination::reduce_scatter(members, blocks, Buffer::Input, true))
-                    }
-                    _ => Err(ScheduleError::Rounds { collective: Collective::ReduceScatter, kind }),
-                }
-            }
-            Shape::Whole { range, from } => Ok(match kind {
-                Rounds::OneShot => direct::one_shot(members, &range, from),
-                Rounds::TwoShot => {
-                    let blocks = cut(&range, members.len());
-                    let mut rounds =
-                        direct::reduce_scatter_from(members, &blocks, from, Keep::InPlace);
-                    rounds.extend(direct::all_gather(members, &blocks, Buffer::Output));
-                    rounds
-                }
-                Rounds::RecursiveDoubling => doubling::whole(members, &range, from),
-                Rounds::HalvingDoubling => doubling::halves(members, &range, from),
-                Rounds::Bruck => {
-                    dissemination::all_reduce(members, &cut(&range, members.len()), from, false)
-                }
-                Rounds::Pat => {
-                    dissemination::all_reduce(members, &cut(&range, members.len()), from, true)
-                }
-            }),
-        }
-    }
-}
-
-/// An all-gather of blocks that each member has in its input.
-fn gather_blocks(
-    kind: Rounds,
-    members: &[usize],
-    blocks: &Blocks,
-) -> Result<Vec<Round>, ScheduleError> {
-    Ok(match kind {
-        Rounds::TwoShot => direct::all_gather(members, blocks, Buffer::Input),
-        Rounds::Bruck => dissemination::all_gather(members, blocks, false),
-        Rounds::Pat => dissemination::all_gather(members, blocks, true),
-        _ => return Err(ScheduleError::Rounds { collective: Collective::AllGather, kind }),
-    })
-}
-
-/// A reduce-scatter of blocks of which each member has its part in the scratch memory, at the place it has in the whole.
-fn scatter_blocks(
-    kind: Rounds,
-    members: &[usize],
-    blocks: &Blocks,
-) -> Result<Vec<Round>, ScheduleError> {
-    Ok(match kind {
+/// All-reduce of a range that each member has in `from` and wants in the output.
+fn all_reduce(kind: Rounds, members: &[usize], range: &Range<usize>, from: Buffer) -> Vec<Round> {
+    let blocks = cut(range, members.len());
+    match kind {
+        Rounds::OneShot => direct::one_shot(members, range, from),
         Rounds::TwoShot => {
-            direct::reduce_scatter_from(members, blocks, Buffer::Scratch, Keep::Alone)
+            let mut rounds = direct::reduce_scatter(members, &blocks, from, Keep::InPlace);
+            rounds.extend(direct::all_gather(members, &blocks, Buffer::Output));
+            rounds
         }
-        Rounds::Bruck => dissemination::reduce_scatter(members, blocks, Buffer::Scratch, false),
-        Rounds::Pat => dissemination::reduce_scatter(members, blocks, Buffer::Scratch, true),
-        _ => return Err(ScheduleError::Rounds { collective: Collective::ReduceScatter, kind }),
-    })
+        Rounds::RecursiveDoubling => doubling::whole(members, range, from),
+        Rounds::HalvingDoubling => doubling::halves(members, range, from),
+        Rounds::Bruck => dissemination::all_reduce(members, &blocks, from, Order::NearFirst),
+        Rounds::Pat => dissemination::all_reduce(members, &blocks, from, Order::FarFirst),
+    }
+}
+
+/// All-gather of blocks that each member has in its input; `None` where it does not go in such rounds, here and below.
+fn all_gather(kind: Rounds, members: &[usize], blocks: &Blocks) -> Option<Vec<Round>> {
+    match kind {
+        Rounds::TwoShot => Some(direct::all_gather(members, blocks, Buffer::Input)),
+        Rounds::Bruck => Some(dissemination::all_gather(members, blocks, Order::NearFirst)),
+        Rounds::Pat => Some(dissemination::all_gather(members, blocks, Order::FarFirst)),
+        _ => None,
+    }
+}
+
+/// Reduce-scatter of blocks that each member has in `from`, at the place they have in the whole, into an output that is the member's
+/// block alone.
+fn reduce_scatter(
+    kind: Rounds,
+    members: &[usize],
+    blocks: &Blocks,
+    from: Buffer,
+) -> Option<Vec<Round>> {
+    match kind {
+        Rounds::TwoShot => Some(direct::reduce_scatter(members, blocks, from, Keep::Alone)),
+        Rounds::Bruck => {
+            Some(dissemination::reduce_scatter(members, blocks, from, Order::NearFirst))
+        }
+        Rounds::Pat => Some(dissemination::reduce_scatter(members, blocks, from, Order::FarFirst)),
+        _ => None,
+    }
+}
+
+/// Which ranks hear of a block first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Those next to its owner.
+    NearFirst,
+    /// Those half way round.
+    FarFirst,
 }
 
 /// Pieces of the whole that belong together, by member.
@@ -299,7 +261,7 @@ struct Move {
 }
 
 /// Rounds of groups that have nothing to do with each other.
-fn side_by_side(groups: Vec<Vec<Round>>) -> Vec<Round> {
+fn side_by_side(groups: impl IntoIterator<Item = Vec<Round>>) -> Vec<Round> {
     let mut all: Vec<Round> = Vec::new();
     for (place, round) in groups.into_iter().flat_map(|rounds| rounds.into_iter().enumerate()) {
         if place == all.len() {

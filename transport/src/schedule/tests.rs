@@ -7,7 +7,7 @@ use topology::schedule::{Buffer, Op, Schedule, Slice};
 use topology::{Collective, Plan, Rank};
 
 use super::*;
-use crate::testing::{pairs_plan, ring_plan, tree_plan};
+use crate::even::{pairs_plan, ring_plan, tree_plan};
 
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllReduce,

@@ -38,13 +38,8 @@ pub(super) fn all_gather(members: &[usize], blocks: &Blocks, from: Buffer) -> Ve
     vec![round]
 }
 
-/// Each member's blocks of the inputs to it, where they are added up in the order of members.
-pub(super) fn reduce_scatter(members: &[usize], blocks: &Blocks, keep: Keep) -> Vec<Round> {
-    reduce_scatter_from(members, blocks, Buffer::Input, keep)
-}
-
-/// [`reduce_scatter`] of what is in `from`, at the place it has in the whole.
-pub(super) fn reduce_scatter_from(
+/// Each member's blocks of what is in `from`, at the place they have in the whole, to it, where they are added up in the order of members.
+pub(super) fn reduce_scatter(
     members: &[usize],
     blocks: &Blocks,
     from: Buffer,
@@ -102,5 +97,5 @@ pub(super) fn reduce_scatter_from(
 /// All of it from everybody to everybody.
 pub(super) fn one_shot(members: &[usize], range: &Range<usize>, from: Buffer) -> Vec<Round> {
     let blocks: Vec<Vec<Range<usize>>> = members.iter().map(|_| vec![range.clone()]).collect();
-    reduce_scatter_from(members, &blocks, from, Keep::InPlace)
+    reduce_scatter(members, &blocks, from, Keep::InPlace)
 }

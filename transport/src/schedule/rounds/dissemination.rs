@@ -14,20 +14,14 @@ use std::ops::Range;
 
 use topology::schedule::{Buffer, Op, Slice, Step};
 
-use super::{Blocks, Move, Round, at};
+use super::{Blocks, Move, Order, Round, at};
 use crate::schedule::step;
 
 /// Blocks that each member has in its input, one after the other.
-pub(super) fn all_gather(members: &[usize], blocks: &Blocks, far_first: bool) -> Vec<Round> {
-    let film = Film::new(members, blocks, far_first);
-    let mut start = Round::default();
-    for (place, member) in members.iter().enumerate() {
-        let own = film.held(place, 0..1);
-        start.locals.push((
-            *member,
-            step(Op::Copy, Slice { buffer: Buffer::Input, offset: 0, ..own }, own),
-        ));
-    }
+pub(super) fn all_gather(members: &[usize], blocks: &Blocks, order: Order) -> Vec<Round> {
+    let film = Film::new(members, blocks, order);
+    let start =
+        film.own(|own, alone| step(Op::Copy, Slice { buffer: Buffer::Input, ..alone }, own));
     let mut rounds = vec![start];
     rounds.extend(film.spread());
     film.leave(&mut rounds);
@@ -39,19 +33,12 @@ pub(super) fn reduce_scatter(
     members: &[usize],
     blocks: &Blocks,
     from: Buffer,
-    far_first: bool,
+    order: Order,
 ) -> Vec<Round> {
-    let film = Film::new(members, blocks, far_first);
+    let film = Film::new(members, blocks, order);
     let mut rounds = vec![film.take(from)];
     rounds.extend(film.sum());
-    let mut end = Round::default();
-    for (place, member) in members.iter().enumerate() {
-        let own = film.held(place, 0..1);
-        end.locals.push((
-            *member,
-            step(Op::Copy, own, Slice { buffer: Buffer::Output, offset: 0, ..own }),
-        ));
-    }
+    let end = film.own(|own, alone| step(Op::Copy, own, Slice { buffer: Buffer::Output, ..alone }));
     rounds.push(end);
     rounds
 }
@@ -61,9 +48,9 @@ pub(super) fn all_reduce(
     members: &[usize],
     blocks: &Blocks,
     from: Buffer,
-    far_first: bool,
+    order: Order,
 ) -> Vec<Round> {
-    let film = Film::new(members, blocks, far_first);
+    let film = Film::new(members, blocks, order);
     let mut rounds = vec![film.take(from)];
     rounds.extend(film.sum());
     rounds.extend(film.spread());
@@ -83,11 +70,11 @@ struct Film<'a> {
 }
 
 impl<'a> Film<'a> {
-    fn new(members: &'a [usize], blocks: &'a Blocks, far_first: bool) -> Self {
+    fn new(members: &'a [usize], blocks: &'a Blocks, order: Order) -> Self {
         let n = members.len();
         let mut distances: Vec<usize> =
             core::iter::successors(Some(1), |d| Some(2 * d)).take_while(|d| *d < n).collect();
-        if far_first {
+        if order == Order::FarFirst {
             distances.reverse();
         }
         let mut offsets = vec![0];
@@ -121,6 +108,16 @@ impl<'a> Film<'a> {
     fn held(&self, place: usize, order: Range<usize>) -> Slice {
         let starts = &self.starts[place];
         at(Buffer::Scratch, &(starts[order.start]..starts[order.end]))
+    }
+
+    /// A step of each member on its own block: where it is held, and the same elements from the start of a buffer on.
+    fn own(&self, make: impl Fn(Slice, Slice) -> Step) -> Round {
+        let members = self.members.iter().enumerate();
+        let locals = members.map(|(place, member)| {
+            let own = self.held(place, 0..1);
+            (*member, make(own, Slice { offset: 0, ..own }))
+        });
+        Round { moves: Vec::new(), locals: locals.collect() }
     }
 
     /// Pieces of one block: where each is in the whole, and where it is held.
