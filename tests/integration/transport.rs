@@ -10,8 +10,8 @@ use planner::check::{self, ScheduleViolation};
 use serde_json::{Value, json};
 use topology::schedule::Blocks;
 use topology::{Collective, Generation, Plan, Rank};
+use transport::even::{pairs_plan, ring_plan, tree_plan};
 use transport::schedule::{MIN_SLOTS, Sizing, schedule, schedule_uneven};
-use transport::testing::{pairs_plan, ring_plan, tree_plan};
 use transport::{Communicator, Options, Paths, ReduceOp, Rendezvous, Transport};
 
 /// How a rank finds its part.

@@ -359,3 +359,18 @@ impl From<Refusal> for ConnectError {
         Self::Refused(Box::new(refusal))
     }
 }
+
+/// An error in words, with its causes, but for those that its words already hold.
+#[must_use]
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !words.contains(&next) {
+            words = format!("{words}: {next}");
+        }
+        cause = error.source();
+    }
+    words
+}

@@ -13,9 +13,9 @@
 //! silent or holds another plan ends the operation on every rank, within a time limit and with an error that names it.
 
 pub mod error;
+pub mod even;
 pub mod rendezvous;
 pub mod schedule;
-pub mod testing;
 pub mod variables;
 
 mod arena;
@@ -45,7 +45,7 @@ pub use communicator::{
 pub use control::fuzz_messages;
 pub use driver::Driver;
 pub use element::{Element, ElementType, ReduceOp, UnknownWord};
-pub use error::{ConnectError, Failure, TransportError};
+pub use error::{ConnectError, Failure, TransportError, with_causes};
 pub use executor::{StepDone, StepHook};
 pub use link::LinkKind;
 pub use link::tcp::fuzz_header;

@@ -77,27 +77,33 @@ fn place(
     })
 }
 
-/// Runs a call to its end, or starts it.
+/// Runs the call that `make` makes of a communicator and an element type to its end, or starts it.
 ///
 /// # Safety
-/// The buffers are as the functions below demand; `operation` is null or has room for a handle.
+/// `communicator` is one; the buffers of the call are as the functions below demand; `operation` is null or has room for a handle.
 unsafe fn run(
-    handle: &CommunicatorHandle,
-    of: ElementType,
-    call: Call,
+    communicator: *const CommunicatorHandle,
+    element_type: u32,
     operation: *mut *mut OperationHandle,
-) -> Result<(), Error> {
-    if operation.is_null() {
-        // SAFETY: The buffers stay for the whole call, by the caller's word.
-        handle.driver.with(|communicator| unsafe { communicator.run_at(of, call) })?;
-        return Ok(());
-    }
-    let started = handle.driver.with(|communicator| {
-        // SAFETY: The buffers stay until the operation is done or freed, by the caller's word.
-        unsafe { communicator.start_at(of, call, ()) }
-    });
-    // SAFETY: By the caller's word.
-    unsafe { give_handle(operation, OperationHandle::new(&handle.driver, started?)) }
+    make: impl FnOnce(&CommunicatorHandle, ElementType) -> Result<Call, Error>,
+) -> Status {
+    guard(|| {
+        // SAFETY: By the caller's word.
+        let handle = unsafe { borrow(communicator, "the communicator") }?;
+        let of = element(element_type)?;
+        let call = make(handle, of)?;
+        if operation.is_null() {
+            // SAFETY: The buffers stay for the whole call, by the caller's word.
+            handle.driver.with(|communicator| unsafe { communicator.run_at(of, call) })?;
+            return Ok(());
+        }
+        let started = handle.driver.with(|communicator| {
+            // SAFETY: The buffers stay until the operation is done or freed, by the caller's word.
+            unsafe { communicator.start_at(of, call, ()) }
+        });
+        // SAFETY: By the caller's word.
+        unsafe { give_handle(operation, OperationHandle::new(&handle.driver, started?)) }
+    })
 }
 
 /// The shard of this rank.
@@ -121,16 +127,14 @@ pub unsafe extern "C" fn topod_all_reduce(
     reduce_op: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let (input, output) =
-            (place(input, count, of, "input")?, place(output, count, of, "output")?);
-        let call = Call::AllReduce { input, output, op: op(reduce_op)? };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |_, of| {
+            let (input, output) =
+                (place(input, count, of, "input")?, place(output, count, of, "output")?);
+            Ok(Call::AllReduce { input, output, op: op(reduce_op)? })
+        })
+    }
 }
 
 /// Combines `tensors` buffers, each in place, by few operations: those that fit are packed into buckets of at most
@@ -184,15 +188,13 @@ pub unsafe extern "C" fn topod_all_gather(
     element_type: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let shard = place(input, shard(handle, count), of, "input")?;
-        let call = Call::AllGather { shard, output: place(output, count, of, "output")? };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |handle, of| {
+            let shard = place(input, shard(handle, count), of, "input")?;
+            Ok(Call::AllGather { shard, output: place(output, count, of, "output")? })
+        })
+    }
 }
 
 /// Combines the inputs of `count` elements of all ranks and leaves each rank its shard of the result. In place where the output
@@ -211,16 +213,14 @@ pub unsafe extern "C" fn topod_reduce_scatter(
     reduce_op: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let shard = place(output, shard(handle, count), of, "output")?;
-        let input = place(input, count, of, "input")?;
-        let call = Call::ReduceScatter { input, shard, op: op(reduce_op)? };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |handle, of| {
+            let shard = place(output, shard(handle, count), of, "output")?;
+            let input = place(input, count, of, "input")?;
+            Ok(Call::ReduceScatter { input, shard, op: op(reduce_op)? })
+        })
+    }
 }
 
 /// Every rank's buffer becomes that of `root`.
@@ -237,15 +237,12 @@ pub unsafe extern "C" fn topod_broadcast(
     root: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let call =
-            Call::Broadcast { buffer: place(buffer, count, of, "buffer")?, root: Rank(root) };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |_, of| {
+            Ok(Call::Broadcast { buffer: place(buffer, count, of, "buffer")?, root: Rank(root) })
+        })
+    }
 }
 
 /// Combines the inputs of all ranks into the output of `root`; elsewhere `output` is not looked at and may be null.
@@ -264,17 +261,15 @@ pub unsafe extern "C" fn topod_reduce(
     root: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let input = place(input, count, of, "input")?;
-        let own = handle.rank == root;
-        let output = if own { place(output, count, of, "output")? } else { input };
-        let call = Call::Reduce { input, output, op: op(reduce_op)?, root: Rank(root) };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |handle, of| {
+            let input = place(input, count, of, "input")?;
+            let own = handle.rank == root;
+            let output = if own { place(output, count, of, "output")? } else { input };
+            Ok(Call::Reduce { input, output, op: op(reduce_op)?, root: Rank(root) })
+        })
+    }
 }
 
 /// Gathers every rank's shard of `count` elements into the output of `root`; elsewhere `output` is not looked at and may be
@@ -293,17 +288,15 @@ pub unsafe extern "C" fn topod_gather(
     root: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let shard = place(input, shard(handle, count), of, "input")?;
-        let length = if handle.rank == root { count } else { 0 };
-        let output = place(output, length, of, "output")?;
-        let call = Call::Gather { shard, output, count, root: Rank(root) };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |handle, of| {
+            let shard = place(input, shard(handle, count), of, "input")?;
+            let length = if handle.rank == root { count } else { 0 };
+            let output = place(output, length, of, "output")?;
+            Ok(Call::Gather { shard, output, count, root: Rank(root) })
+        })
+    }
 }
 
 /// Leaves every rank its shard of the `count` elements of the root's input; elsewhere `input` is not looked at and may be
@@ -322,17 +315,15 @@ pub unsafe extern "C" fn topod_scatter(
     root: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let shard = place(output, shard(handle, count), of, "output")?;
-        let length = if handle.rank == root { count } else { 0 };
-        let input = place(input, length, of, "input")?;
-        let call = Call::Scatter { input, shard, count, root: Rank(root) };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |handle, of| {
+            let shard = place(output, shard(handle, count), of, "output")?;
+            let length = if handle.rank == root { count } else { 0 };
+            let input = place(input, length, of, "input")?;
+            Ok(Call::Scatter { input, shard, count, root: Rank(root) })
+        })
+    }
 }
 
 /// Sends the r-th of the equal parts of the input to rank r, and leaves what comes from rank r in the r-th part of the output.
@@ -350,16 +341,14 @@ pub unsafe extern "C" fn topod_all_to_all(
     element_type: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let (input, output) =
-            (place(input, count, of, "input")?, place(output, count, of, "output")?);
-        let call = Call::AllToAll { input, output };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |_, of| {
+            let (input, output) =
+                (place(input, count, of, "input")?, place(output, count, of, "output")?);
+            Ok(Call::AllToAll { input, output })
+        })
+    }
 }
 
 /// As topod_all_to_all, with `sends[r]` elements to rank r and `receives[r]` from it. Blocks one after the other. Counts that do not
@@ -378,10 +367,7 @@ pub unsafe extern "C" fn topod_all_to_all_uneven(
     element_type: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
+    let make = |handle: &CommunicatorHandle, of| {
         let ranks = handle.ranks as usize;
         // SAFETY: A number for each rank, by the caller's word.
         let sends = unsafe { array(sends, ranks, "sends") }?.to_vec();
@@ -390,10 +376,10 @@ pub unsafe extern "C" fn topod_all_to_all_uneven(
         let all = |counts: &[usize]| counts.iter().fold(0_usize, |sum, n| sum.saturating_add(*n));
         let input = place(input, all(&sends), of, "input")?;
         let output = place(output, all(&receives), of, "output")?;
-        let call = Call::AllToAllUneven { input, sends, output, receives };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+        Ok(Call::AllToAllUneven { input, sends, output, receives })
+    };
+    // SAFETY: By the caller's word.
+    unsafe { run(communicator, element_type, operation, make) }
 }
 
 /// Sends to one rank, which receives as many elements of the same type; messages between two ranks arrive in order.
@@ -410,14 +396,12 @@ pub unsafe extern "C" fn topod_send(
     to: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let call = Call::Send { data: place(input, count, of, "input")?, to: Rank(to) };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |_, of| {
+            Ok(Call::Send { data: place(input, count, of, "input")?, to: Rank(to) })
+        })
+    }
 }
 
 /// Receives from one rank.
@@ -434,14 +418,12 @@ pub unsafe extern "C" fn topod_receive(
     from: u32,
     operation: *mut *mut OperationHandle,
 ) -> Status {
-    guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        let of = element(element_type)?;
-        let call = Call::Receive { data: place(output, count, of, "output")?, from: Rank(from) };
-        // SAFETY: By the caller's word.
-        unsafe { run(handle, of, call, operation) }
-    })
+    // SAFETY: By the caller's word.
+    unsafe {
+        run(communicator, element_type, operation, |_, of| {
+            Ok(Call::Receive { data: place(output, count, of, "output")?, from: Rank(from) })
+        })
+    }
 }
 
 /// Receives from whichever rank sends first, and writes who it was. Blocks.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use transport::{ConnectError, InvalidSetting, TransportError};
+use transport::{ConnectError, InvalidSetting, TransportError, with_causes};
 use transport_daemon::DaemonError;
 
 /// What became of a call.
@@ -52,20 +52,6 @@ impl Error {
     }
 }
 
-/// With the causes, which end each other's sentences.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !words.contains(&next) {
-            words = format!("{words}: {next}");
-        }
-        cause = error.source();
-    }
-    words
-}
-
 impl From<TransportError> for Error {
     fn from(error: TransportError) -> Self {
         let status = match &error {
@@ -76,7 +62,7 @@ impl From<TransportError> for Error {
             TransportError::Schedule(_) => Status::Plan,
             _ => Status::Invalid,
         };
-        Self::new(status, chain(&error))
+        Self::new(status, with_causes(&error))
     }
 }
 
@@ -89,7 +75,7 @@ impl From<ConnectError> for Error {
             ConnectError::Schedule(_) => Status::Plan,
             _ => Status::Connect,
         };
-        Self::new(status, chain(&error))
+        Self::new(status, with_causes(&error))
     }
 }
 
@@ -101,7 +87,7 @@ impl From<InvalidSetting> for Error {
 
 impl From<DaemonError> for Error {
     fn from(error: DaemonError) -> Self {
-        Self::new(Status::Daemon, chain(&error))
+        Self::new(Status::Daemon, with_causes(&error))
     }
 }
 

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use topology::{Plan, Rank};
-use transport::testing::full_plan;
+use transport::even::full_plan;
+use transport::{Communicator, ConnectError};
 
 use crate::communicator::CommunicatorHandle;
 use crate::error::{Error, Status, array, borrow, give, give_handle, guard, take};
@@ -68,17 +69,12 @@ pub unsafe extern "C" fn topod_split(
         // SAFETY: By the caller's word.
         let options = unsafe { options.as_ref() };
         let settings = OptionsHandle::make(options)?;
-        let (colour, mut failed) = (u32::try_from(colour).ok(), None);
-        let made = handle.driver.with(|communicator| {
-            let plan = |ranks: &[Rank]| {
-                let (plan, error) = ask(planner, context, ranks, handle.rank);
-                failed = error;
-                plan
-            };
+        let colour = u32::try_from(colour).ok();
+        let make = |communicator: &mut Communicator, plan: &mut dyn FnMut(&[Rank]) -> Plan| {
             communicator.split(colour, key, plan, settings)
-        });
+        };
         // SAFETY: By the caller's word.
-        unsafe { leave(made.map_err(Error::from), failed, options, group) }
+        unsafe { leave(handle, planner, context, make, options, group) }
     })
 }
 
@@ -117,30 +113,37 @@ pub unsafe extern "C" fn topod_subgroups(
             rest = after;
         }
         let settings = OptionsHandle::make(options)?;
-        let mut failed = None;
-        let made = handle.driver.with(|communicator| {
-            let plan = |ranks: &[Rank]| {
-                let (plan, error) = ask(planner, context, ranks, handle.rank);
-                failed = error;
-                plan
-            };
+        let make = |communicator: &mut Communicator, plan: &mut dyn FnMut(&[Rank]) -> Plan| {
             communicator.subgroup(&lists, plan, settings)
-        });
+        };
         // SAFETY: By the caller's word.
-        unsafe { leave(made.map_err(Error::from), failed, options, group) }
+        unsafe { leave(handle, planner, context, make, options, group) }
     })
 }
 
-/// Leaves a group that was made, or a null handle.
+/// Makes a group along the planner's plan and leaves it, or a null handle where this rank is in none.
 ///
 /// # Safety
-/// `group` is null or has room for a handle.
+/// `planner` is null or can be called with `context`; `group` is null or has room for a handle.
 unsafe fn leave(
-    made: Result<Option<transport::Communicator>, Error>,
-    failed: Option<Error>,
+    parent: &CommunicatorHandle,
+    planner: Planner,
+    context: *mut c_void,
+    make: impl FnOnce(
+        &mut Communicator,
+        &mut dyn FnMut(&[Rank]) -> Plan,
+    ) -> Result<Option<Communicator>, ConnectError>,
     options: Option<&OptionsHandle>,
     group: *mut *mut CommunicatorHandle,
 ) -> Result<(), Error> {
+    let mut failed = None;
+    let made = parent.driver.with(|communicator| {
+        make(communicator, &mut |ranks: &[Rank]| {
+            let (plan, error) = ask(planner, context, ranks, parent.rank);
+            failed = error;
+            plan
+        })
+    });
     if let Some(error) = failed {
         return Err(error);
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use topology::Plan;
 use topology::formats::plan_json;
-use transport::testing::full_plan;
+use transport::even::full_plan;
 
 use crate::error::{Error, Status, array, borrow, give, give_handle, guard, take, text};
 

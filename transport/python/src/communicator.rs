@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PySlice};
 use topology::Rank;
-use transport::testing::full_plan;
+use transport::even::full_plan;
 use transport::{Call, Driver, ElementType, Options, ReduceOp, Rendezvous};
 
 use crate::argument::Argument;

@@ -3,7 +3,7 @@
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
-use transport::{InvalidSetting, TransportError};
+use transport::{InvalidSetting, TransportError, with_causes};
 
 create_exception!(topod, Error, PyException, "Anything that goes wrong between ranks.");
 create_exception!(topod, ConnectError, Error, "The ranks did not come together.");
@@ -21,22 +21,8 @@ create_exception!(
 );
 create_exception!(topod, DaemonError, Error, "No daemon answers, or it has no such plan.");
 
-/// With the causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !words.contains(&next) {
-            words = format!("{words}: {next}");
-        }
-        cause = error.source();
-    }
-    words
-}
-
 pub(crate) fn of_transport(error: TransportError) -> PyErr {
-    let words = chain(&error);
+    let words = with_causes(&error);
     match error {
         TransportError::Failed(_) | TransportError::Unusable(_) => FailedError::new_err(words),
         TransportError::Missing { .. } => MissingError::new_err(words),
@@ -47,13 +33,13 @@ pub(crate) fn of_transport(error: TransportError) -> PyErr {
 }
 
 pub(crate) fn of_connect(error: transport::ConnectError) -> PyErr {
-    ConnectError::new_err(chain(&error))
+    ConnectError::new_err(with_causes(&error))
 }
 
 pub(crate) fn of_setting(error: InvalidSetting) -> PyErr {
-    PyValueError::new_err(chain(&error))
+    PyValueError::new_err(with_causes(&error))
 }
 
 pub(crate) fn of_daemon(error: transport_daemon::DaemonError) -> PyErr {
-    DaemonError::new_err(chain(&error))
+    DaemonError::new_err(with_causes(&error))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use topology::formats::plan_json;
-use transport::testing::full_plan;
+use transport::even::full_plan;
 
 use crate::error::of_daemon;
 

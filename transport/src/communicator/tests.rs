@@ -6,7 +6,7 @@ use topology::Collective;
 
 use super::*;
 use crate::element::{ElementType, ReduceOp};
-use crate::testing::{ring_plan, tree_plan};
+use crate::even::{ring_plan, tree_plan};
 
 mod account;
 mod choice;

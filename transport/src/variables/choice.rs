@@ -270,7 +270,7 @@ mod tests {
     use topology::plan::ChannelSet;
 
     use super::*;
-    use crate::testing::{ring_plan, tree_plan};
+    use crate::even::{ring_plan, tree_plan};
 
     #[track_caller]
     fn check(text: &str, collective: Collective, expected: &[Algorithm]) {

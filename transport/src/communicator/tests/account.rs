@@ -12,7 +12,7 @@ fn watched(_: Rank) -> Options {
 
 #[test]
 fn totals_are_of_what_was_done() {
-    group(&crate::testing::full_plan(3, 1), watched, |made, _| {
+    group(&crate::even::full_plan(3, 1), watched, |made, _| {
         let mut communicator = made.unwrap();
         for count in [4, 4, 300_000] {
             communicator.all_reduce(&mut vec![1.0_f32; count], ReduceOp::Sum).unwrap();
@@ -36,7 +36,7 @@ fn totals_are_of_what_was_done() {
 #[test]
 fn nothing_is_kept_unless_asked_for() {
     group(
-        &crate::testing::full_plan(2, 1),
+        &crate::even::full_plan(2, 1),
         |_| Options::for_all(),
         |made, _| {
             let mut communicator = made.unwrap();
@@ -50,7 +50,7 @@ fn nothing_is_kept_unless_asked_for() {
 /// Only operations that all ranks end together count, each once, and every rank hears the same.
 #[test]
 fn who_was_waited_for_is_the_same_on_every_rank() {
-    let told = group(&crate::testing::full_plan(3, 1), watched, |made, _| {
+    let told = group(&crate::even::full_plan(3, 1), watched, |made, _| {
         let mut communicator = made.unwrap();
         for count in [1, 1000, 100_000] {
             communicator.all_reduce(&mut vec![1.0_f32; count], ReduceOp::Sum).unwrap();
@@ -88,7 +88,7 @@ fn a_trace_is_in_the_trace_event_format() {
     let folder = tempfile::tempdir().unwrap();
     let pattern = format!("{}/trace.json", folder.path().display());
     let options = |_| Options { trace: Some(pattern.clone()), ..Options::for_all() };
-    let texts = group(&crate::testing::full_plan(2, 1), options, |made, _| {
+    let texts = group(&crate::even::full_plan(2, 1), options, |made, _| {
         let mut communicator = made.unwrap();
         let flights: Vec<_> = (0..4)
             .map(|i| {

@@ -14,7 +14,7 @@ fn chosen(setting: &'static str, value: &'static str) -> impl Fn(Rank) -> Option
 /// The way that a small and a large all-reduce, and an all-to-all, take.
 #[track_caller]
 fn check(setting: &'static str, value: &'static str, ways: [Path; 3]) {
-    let plan = crate::testing::full_plan(2, 1);
+    let plan = crate::even::full_plan(2, 1);
     group(&plan, chosen(setting, value), |made, rank| {
         let mut communicator = made.unwrap();
         for (count, way) in [(4, ways[0]), (200_000, ways[1])] {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::testing::full_plan;
+use crate::even::full_plan;
 
 /// Random groups; a longer soak sets the variable.
 const REPETITIONS: u64 = 200;
@@ -247,7 +247,6 @@ fn run(seed: u64) {
 
 /// Several at a time, so that those that wait for a time limit hold up none.
 #[test]
-#[ignore = "a soak of half a minute; run by hand"]
 fn whatever_goes_wrong_everybody_says_so() {
     let repetitions =
         std::env::var(SOAK).ok().and_then(|text| text.parse().ok()).unwrap_or(REPETITIONS);

@@ -24,7 +24,7 @@ fn places_are_aligned_and_end_in_the_address_space() {
 #[test]
 fn places_of_unfitting_length_are_refused_and_nothing_is_sent() {
     group(
-        &crate::testing::full_plan(2, 1),
+        &crate::even::full_plan(2, 1),
         |_| Options::for_all(),
         |made, rank| {
             let mut communicator = made.unwrap();

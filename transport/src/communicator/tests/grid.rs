@@ -11,11 +11,11 @@ fn along(bit: u32) -> Vec<Vec<Rank>> {
 #[test]
 fn groups_along_every_dimension_work_at_once() {
     let options = |_| Options::for_all();
-    group(&crate::testing::full_plan(8, 1), options, |made, rank| {
+    group(&crate::even::full_plan(8, 1), options, |made, rank| {
         let mut world = made.unwrap();
         // Each dimension with a plan of its own kind.
         let plans: [fn(u32) -> Plan; 3] =
-            [|n| ring_plan(n, 2), |n| tree_plan(n, 1, 2), |n| crate::testing::full_plan(n, 1)];
+            [|n| ring_plan(n, 2), |n| tree_plan(n, 1, 2), |n| crate::even::full_plan(n, 1)];
         let mut groups: Vec<Communicator> = (0..3)
             .zip(plans)
             .map(|(bit, plan)| {
@@ -56,7 +56,7 @@ fn groups_along_every_dimension_work_at_once() {
 #[test]
 fn groups_need_not_be_of_one_size_nor_hold_everybody() {
     let options = |_| Options::for_all();
-    group(&crate::testing::full_plan(5, 1), options, |made, rank| {
+    group(&crate::even::full_plan(5, 1), options, |made, rank| {
         let mut world = made.unwrap();
         // In the order of the list: its first is rank 0 of the group.
         let lists = [vec![Rank(4), Rank(0), Rank(2)], vec![Rank(1)]];

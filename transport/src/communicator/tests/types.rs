@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::*;
 use crate::arena::SharedBuffer;
 use crate::element::Element;
-use crate::testing::full_plan;
+use crate::even::full_plan;
 
 /// Whole numbers that every type holds, with their sums, products and means.
 trait Small: Element {

@@ -1,4 +1,4 @@
-//! Small plans for tests and for trying links without a planner: equal shares, no physical paths.
+//! Plans made without a planner, for groups that have none to ask, for trying links, and for tests: equal shares, no physical paths.
 
 use std::collections::BTreeMap;
 
@@ -124,7 +124,7 @@ fn edge(from: Rank, to: Rank) -> ChannelEdge {
 fn plan(ranks: u32, channels: Vec<Channel>) -> Plan {
     Plan {
         topology: TopologyRef {
-            fingerprint: "testing".to_owned(),
+            fingerprint: "even".to_owned(),
             source: Source::LinkGraph,
             rates: RateModel::Effective,
             links: LinkPolicy::Auto,
