@@ -6,6 +6,7 @@
 mod ci;
 mod codegen;
 mod demo;
+mod peers;
 mod setup;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +19,9 @@ commands:
   ci                  what tests need, then format, generated code, lints and tests; runs all and lists every failure
   codegen             make proto/src/generated from proto/topod/v1/*.proto
   codegen --check     fail where the checked-in code differs from what the .proto files give
-  demo                build, start topod on a recorded machine, show, plan, explain, run an all-reduce, stop";
+  demo                build, start topod on a recorded machine, show, plan, explain, run an all-reduce, stop
+  peers [--results FILE] [--only TEXT]
+                      time the collectives and those of MPI libraries in turn, tell them in a table; goes on where it stopped";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["ci"] => ci::run(),
         ["demo"] => demo::run(),
+        ["peers", arguments @ ..] => peers::run(arguments),
         ["codegen"] => codegen::write().map(|written| println!("codegen: {written}")),
         ["codegen", "--check"] => {
             codegen::check().map(|()| println!("codegen: the generated code is up to date"))

@@ -30,6 +30,22 @@ pub(crate) fn run() {
     }
 }
 
+/// Sees to it that a command is there, by packages where it is not.
+///
+/// # Errors
+/// Where it is not, and cannot be installed.
+pub(crate) fn provide(command: &str, packages: &[&str]) -> Result<(), String> {
+    let root = rustix::process::getuid().is_root() && found("apt-get");
+    let there = || found(command);
+    if there()
+        || (root && (install(packages) || (apt_get(&["update"]) && install(packages))) && there())
+    {
+        Ok(())
+    } else {
+        Err(format!("no {command}, and {} cannot be installed", packages.join(" ")))
+    }
+}
+
 fn found(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| Path::new(&folder).join(command).is_file())

@@ -1,0 +1,206 @@
+//! The MPI libraries of this machine, and how each is run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::setup;
+use crate::workspace_root;
+
+/// A library with its benchmark built.
+#[derive(Clone, Debug)]
+pub(super) struct Library {
+    pub(super) name: String,
+    /// `shm` or `tcp`.
+    pub(super) link: &'static str,
+    launcher: Vec<String>,
+    program: PathBuf,
+}
+
+impl Library {
+    /// The command for so many ranks, but for the benchmark's own arguments.
+    pub(super) fn run(&self, ranks: u32) -> Vec<String> {
+        let mut command = self.launcher.clone();
+        command.extend(["-np".to_owned(), ranks.to_string(), self.program.display().to_string()]);
+        command
+    }
+}
+
+/// What to look for.
+struct Wanted {
+    name: &'static str,
+    /// Debian's package, or the package of a Python index that brings compiler wrapper and launcher.
+    origin: Origin,
+    /// By link.
+    launchers: &'static [(&'static str, &'static [&'static str])],
+}
+
+enum Origin {
+    Debian { packages: &'static [&'static str], compiler: &'static str, launcher: &'static str },
+    Python { package: &'static str },
+}
+
+const OPEN_MPI: &[(&str, &[&str])] = &[
+    (
+        "shm",
+        &[
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            "self,vader",
+        ],
+    ),
+    (
+        "tcp",
+        &[
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            "self,tcp",
+            "--mca",
+            "btl_tcp_if_include",
+            "lo",
+        ],
+    ),
+];
+
+const WANTED: [Wanted; 5] = [
+    Wanted {
+        name: "open-mpi-4",
+        origin: Origin::Debian {
+            packages: &["openmpi-bin", "libopenmpi-dev"],
+            compiler: "mpicc.openmpi",
+            launcher: "mpirun.openmpi",
+        },
+        launchers: OPEN_MPI,
+    },
+    Wanted {
+        name: "mpich-4",
+        origin: Origin::Debian {
+            packages: &["mpich", "libmpich-dev"],
+            compiler: "mpicc.mpich",
+            launcher: "mpirun.mpich",
+        },
+        launchers: &[("shm", &[])],
+    },
+    Wanted {
+        name: "open-mpi-5",
+        origin: Origin::Python { package: "openmpi" },
+        launchers: &[
+            (
+                "shm",
+                &[
+                    "--map-by",
+                    ":OVERSUBSCRIBE",
+                    "--bind-to",
+                    "none",
+                    "--mca",
+                    "pml",
+                    "ob1",
+                    "--mca",
+                    "btl",
+                    "self,sm",
+                ],
+            ),
+            (
+                "tcp",
+                &[
+                    "--map-by",
+                    ":OVERSUBSCRIBE",
+                    "--bind-to",
+                    "none",
+                    "--mca",
+                    "pml",
+                    "ob1",
+                    "--mca",
+                    "btl",
+                    "self,tcp",
+                    "--mca",
+                    "btl_tcp_if_include",
+                    "lo",
+                ],
+            ),
+        ],
+    },
+    Wanted {
+        name: "mpich-5",
+        origin: Origin::Python { package: "mpich" },
+        launchers: &[("shm", &[])],
+    },
+    Wanted {
+        name: "intel-mpi",
+        origin: Origin::Python { package: "impi-devel" },
+        launchers: &[("shm", &[])],
+    },
+];
+
+/// Finds, installs where that is possible, and builds; says what is missing and why.
+pub(super) fn find(folder: &Path) -> Vec<Library> {
+    let mut found = Vec::new();
+    for wanted in &WANTED {
+        match build(wanted, folder) {
+            Ok((launcher, program)) => {
+                found.extend(wanted.launchers.iter().map(|(link, arguments)| {
+                    Library {
+                        name: wanted.name.to_owned(),
+                        link,
+                        launcher: std::iter::once(launcher.as_str())
+                            .chain(arguments.iter().copied())
+                            .map(str::to_owned)
+                            .collect(),
+                        program: program.clone(),
+                    }
+                }))
+            }
+            Err(why) => println!("peers: without {}: {why}", wanted.name),
+        }
+    }
+    println!(
+        "peers: without Gloo: it has TCP alone, and the benchmark that runs here is one of MPI"
+    );
+    found
+}
+
+/// Launcher and benchmark.
+fn build(wanted: &Wanted, folder: &Path) -> Result<(String, PathBuf), String> {
+    let program = folder.join(format!("mpi-{}", wanted.name));
+    let (compiler, launcher) = match wanted.origin {
+        Origin::Debian { packages, compiler, launcher } => {
+            setup::provide(compiler, packages)?;
+            (compiler.to_owned(), launcher.to_owned())
+        }
+        Origin::Python { package } => {
+            let place = folder.join(package);
+            let bin = place.join("bin");
+            if !bin.join("mpicc").exists() {
+                quiet(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+                quiet(Command::new(bin.join("pip")).args(["install", "--quiet", package]))?;
+            }
+            (bin.join("mpicc").display().to_string(), bin.join("mpirun").display().to_string())
+        }
+    };
+    let source = workspace_root().join("tests/peers/mpi.c");
+    quiet(Command::new(&compiler).args(["-O2", "-o"]).arg(&program).arg(source))?;
+    Ok((launcher, program))
+}
+
+fn quiet(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word");
+    Err(format!("{name}: {}", last.trim()))
+}
