@@ -369,6 +369,9 @@ pub(crate) struct BenchArgs {
     /// Bind each rank to a core of its own, as far as there are so many.
     #[arg(long)]
     pub(crate) pin: bool,
+    /// Also measure how much of each operation hides behind work of its own length, without a progress thread.
+    #[arg(long)]
+    pub(crate) overlap: bool,
     /// Operations before the clock counts.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) warm_up: u32,

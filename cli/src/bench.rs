@@ -7,6 +7,7 @@
 //! ```
 
 mod job;
+mod overlap;
 mod peers;
 mod plot;
 mod rank;
@@ -55,6 +56,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
             "{} has no form in place: use --placement out",
             args.collective
         )));
+    }
+    if args.overlap && !overlap::can(args.collective) {
+        let message =
+            format!("{} is not one that --overlap can start and wait for", args.collective);
+        return Err(Failure::usage(message));
     }
     if args.collective == Collective::SendRecv && args.ranks < 2 {
         return Err(Failure::usage("one rank has nobody to send to"));
@@ -199,6 +205,7 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         // An algorithm that was asked for is one of the plan's.
         by_plan: args.algorithm.is_some() || args.by_plan,
         pin: args.pin,
+        overlap: args.overlap,
     }
 }
 

@@ -298,6 +298,21 @@ fn a_snapshot_shows_the_same_machine() {
     assert_eq!(direct, show(&["show", "--from", "-", "-o", "json"], &snapshot));
 }
 
+/// What hides is a share, whatever the machine does meanwhile.
+#[test]
+fn a_benchmark_tells_what_hides_behind_work() {
+    for collective in ["all-reduce", "all-gather", "reduce-scatter", "broadcast"] {
+        let from = dgx1v();
+        let sizes = ["--sizes", "64,64K", "--min-time", "1", "-o", "json", "--overlap"];
+        let all = [&["bench", collective, "--ranks", "2", "--from", &from][..], &sizes].concat();
+        let report = check_json(&all, "", 0);
+        for result in report["results"].as_array().expect("results") {
+            let hidden = result["hidden_share"].as_f64().expect("a share");
+            assert!((0.0..=1.0).contains(&hidden), "{collective}: {result}");
+        }
+    }
+}
+
 #[test]
 fn every_element_of_a_benchmark_is_right() {
     for (ranks, transport) in [("2", "shm"), ("4", "tcp"), ("8", "shm")] {
@@ -367,6 +382,7 @@ fn every_element_of_a_benchmark_is_right() {
         let all = [&["bench"][..], arguments, &["--ranks", "2", "--from", &from]].concat();
         check(&all, "", code);
     };
+    refused(&["all-to-all", "--overlap"], 2);
     refused(&["all-to-all", "--placement", "in"], 2);
     refused(&["all-reduce", "--op", "and"], 2);
     refused(&["all-reduce", "--element", "f8"], 2);

@@ -26,6 +26,8 @@ pub(crate) struct Job {
     /// Along the plan's channels even where all ranks share a host.
     pub(crate) by_plan: bool,
     pub(crate) pin: bool,
+    /// Whether it is measured how much hides behind work.
+    pub(crate) overlap: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -53,4 +55,6 @@ pub(crate) struct Measured {
     pub(crate) operations: u64,
     /// Elements that were not what they should be, over all ranks and all operations that were checked.
     pub(crate) wrong: u64,
+    /// The share of the operation that hid behind work, where that was measured.
+    pub(crate) hidden: Option<f64>,
 }

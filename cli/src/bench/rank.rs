@@ -26,7 +26,7 @@ const COLD_BYTES: usize = 64 << 20;
 /// Operations timed cold.
 const COLD_OPERATIONS: usize = 100;
 /// The root of collectives that have one.
-const ROOT: Rank = Rank(0);
+pub(super) const ROOT: Rank = Rank(0);
 
 pub(crate) fn run() -> Result<Exit, Failure> {
     let mut text = String::new();
@@ -208,6 +208,11 @@ impl Bench<'_> {
         }
         self.communicator.all_reduce(&mut times, ReduceOp::Max)?;
         wrong += self.checked(&values, &mut input, &mut output)?;
+        let hidden = self
+            .job
+            .overlap
+            .then(|| super::overlap::hidden::<T>(self.communicator, collective, op, count));
+        let hidden = hidden.transpose()?;
         let mut all_wrong = [i64::try_from(wrong).unwrap_or(i64::MAX)];
         self.communicator.all_reduce(&mut all_wrong, ReduceOp::Sum)?;
         Ok(Measured {
@@ -216,6 +221,7 @@ impl Bench<'_> {
             batches: times,
             operations: (batches * operations) as u64,
             wrong: u64::try_from(all_wrong[0]).unwrap_or(u64::MAX),
+            hidden,
         })
     }
 

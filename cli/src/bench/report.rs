@@ -47,6 +47,9 @@ struct Row {
     algbw_gbps: f64,
     busbw_gbps: f64,
     wrong: u64,
+    /// The share of the operation that hid behind work of its own length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hidden_share: Option<f64>,
     /// Least time the memory allows, measured in this run.
     memory_limit_us: Option<f64>,
     of_memory_limit: Option<f64>,
@@ -102,6 +105,7 @@ impl Report {
                 busbw_gbps: algbw
                     * args.collective.busbw_factor(u32::try_from(ranks).unwrap_or(u32::MAX)),
                 wrong: measured.wrong,
+                hidden_share: measured.hidden,
                 memory_limit_us: limit,
                 of_memory_limit: limit.map(|limit| limit / time_us),
                 predicted_us: predicted_us(plan, args.collective, measured.bytes),
@@ -176,6 +180,7 @@ impl Report {
             "LIMIT/TIME",
             "PEER us",
             "PEER/TIME",
+            "HIDDEN",
         ];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
@@ -193,6 +198,7 @@ impl Report {
                 or_dash(row.of_memory_limit.map(|share| format!("{:.0} %", 100.0 * share))),
                 or_dash(row.peer_us.map(|us| format!("{us:.2}"))),
                 or_dash(row.over_peer.map(|ratio| format!("{ratio:.2}"))),
+                or_dash(row.hidden_share.map(|share| format!("{:.0} %", 100.0 * share))),
             ]);
         }
         text.push_str(&output::table(&rows));
