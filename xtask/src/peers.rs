@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: the collectives of this project and of MPI libraries in turn on this machine, and a table of both.
+//! `cargo xtask peers`: the collectives of this project and of MPI libraries and Gloo in turn on this machine, and a table of both.
 //!
 //! ```text
 //!   libraries ── found, built ──▶ runs ── one process group each, short ──▶ results file ──▶ table, misses

@@ -21,12 +21,9 @@ pub(crate) fn run() {
         return;
     }
     let names = missing.join(" ");
-    let possible = rustix::process::getuid().is_root() && found("apt-get");
-    // The package lists of a fresh machine may be empty or old: get them only if it fails without.
-    if possible && (install(&missing) || (apt_get(&["update"]) && install(&missing))) {
-        println!("ci: installed {names}");
-    } else {
-        println!("ci: without {names}, the tests that use it are skipped");
+    match add(&missing) {
+        Ok(()) => println!("ci: installed {names}"),
+        Err(_) => println!("ci: without {names}, the tests that use it are skipped"),
     }
 }
 
@@ -35,14 +32,24 @@ pub(crate) fn run() {
 /// # Errors
 /// Where it is not, and cannot be installed.
 pub(crate) fn provide(command: &str, packages: &[&str]) -> Result<(), String> {
-    let root = rustix::process::getuid().is_root() && found("apt-get");
-    let there = || found(command);
-    if there()
-        || (root && (install(packages) || (apt_get(&["update"]) && install(packages))) && there())
-    {
+    if found(command) {
+        return Ok(());
+    }
+    add(packages)?;
+    if found(command) { Ok(()) } else { Err(format!("no {command} in {}", packages.join(" "))) }
+}
+
+/// Installs packages.
+///
+/// # Errors
+/// Where that is not possible.
+pub(crate) fn add(packages: &[&str]) -> Result<(), String> {
+    let possible = rustix::process::getuid().is_root() && found("apt-get");
+    // The package lists of a fresh machine may be empty or old: get them only if it fails without.
+    if possible && (install(packages) || (apt_get(&["update"]) && install(packages))) {
         Ok(())
     } else {
-        Err(format!("no {command}, and {} cannot be installed", packages.join(" ")))
+        Err(format!("{} cannot be installed", packages.join(" ")))
     }
 }
 

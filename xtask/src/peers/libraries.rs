@@ -1,4 +1,4 @@
-//! The MPI libraries of this machine, and how each is run.
+//! The libraries to compare with, and how each is run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,16 +12,36 @@ pub(super) struct Library {
     pub(super) name: String,
     /// `shm` or `tcp`.
     pub(super) link: &'static str,
-    launcher: Vec<String>,
-    program: PathBuf,
+    start: Start,
+}
+
+/// How its ranks are started.
+#[derive(Clone, Debug)]
+enum Start {
+    Mpi {
+        launcher: Vec<String>,
+        program: PathBuf,
+    },
+    /// The script starts them itself.
+    Script {
+        interpreter: String,
+        script: PathBuf,
+    },
 }
 
 impl Library {
-    /// The command for so many ranks, but for the benchmark's own arguments.
+    /// The command for so many ranks, but for what is to be measured.
     pub(super) fn run(&self, ranks: u32) -> Vec<String> {
-        let mut command = self.launcher.clone();
-        command.extend(["-np".to_owned(), ranks.to_string(), self.program.display().to_string()]);
-        command
+        let ranks = ranks.to_string();
+        match &self.start {
+            Start::Mpi { launcher, program } => {
+                let program = program.display().to_string();
+                [&launcher[..], &["-np".to_owned(), ranks, program]].concat()
+            }
+            Start::Script { interpreter, script } => {
+                vec![interpreter.clone(), script.display().to_string(), ranks]
+            }
+        }
     }
 }
 
@@ -150,24 +170,35 @@ pub(super) fn find(folder: &Path) -> Vec<Library> {
         match build(wanted, folder) {
             Ok((launcher, program)) => {
                 found.extend(wanted.launchers.iter().map(|(link, arguments)| {
-                    Library {
-                        name: wanted.name.to_owned(),
-                        link,
-                        launcher: std::iter::once(launcher.as_str())
-                            .chain(arguments.iter().copied())
-                            .map(str::to_owned)
-                            .collect(),
-                        program: program.clone(),
-                    }
-                }))
+                    let launcher = std::iter::once(launcher.as_str())
+                        .chain(arguments.iter().copied())
+                        .map(str::to_owned)
+                        .collect();
+                    let start = Start::Mpi { launcher, program: program.clone() };
+                    Library { name: wanted.name.to_owned(), link, start }
+                }));
             }
             Err(why) => println!("peers: without {}: {why}", wanted.name),
         }
     }
-    println!(
-        "peers: without Gloo: it has TCP alone, and the benchmark that runs here is one of MPI"
-    );
+    match gloo() {
+        Ok(library) => found.push(library),
+        Err(why) => println!("peers: without Gloo: {why}"),
+    }
     found
+}
+
+/// Gloo through Debian's torch, which has TCP alone: compared with where ranks of one host talk over TCP.
+fn gloo() -> Result<Library, String> {
+    let interpreter = "/usr/bin/python3";
+    let imports = || quiet(Command::new(interpreter).args(["-c", "import torch.distributed"]));
+    if imports().is_err() {
+        setup::add(&["python3-torch"])?;
+        imports()?;
+    }
+    let script = workspace_root().join("tests/peers/gloo.py");
+    let start = Start::Script { interpreter: interpreter.to_owned(), script };
+    Ok(Library { name: "gloo".to_owned(), link: "tcp", start })
 }
 
 /// Launcher and benchmark.
