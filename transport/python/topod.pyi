@@ -123,6 +123,12 @@ class Communicator:
         progress_thread: bool = False,
         **settings: object,
     ) -> Communicator | None: ...
+    def shrink(
+        self,
+        planner: Callable[[list[int]], Plan] | None = None,
+        progress_thread: bool = False,
+        **settings: object,
+    ) -> Communicator: ...
     def subgroups(
         self,
         lists: Sequence[Sequence[int]],

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -37,6 +38,7 @@ mod options;
 mod pending;
 mod point_to_point;
 mod settings;
+mod shrink;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -61,7 +63,7 @@ pub fn plan_digest(plan: &Plan) -> String {
 /// One rank's part of a group.
 ///
 /// Operations are collective: every rank calls the same ones in the same order. When one fails, it fails on every rank,
-/// and the communicator is of no further use; make a new one without the culprit.
+/// and the communicator is of no further use; [`shrink`](Communicator::shrink) makes a new one of the ranks that live.
 pub struct Communicator {
     plan: Plan,
     /// Collectives for which the plan has no algorithm that is allowed.
@@ -97,6 +99,8 @@ pub struct Communicator {
     patience: Patience,
     observer: Option<Observer>,
     failure: Option<Box<Failure>>,
+    /// Where the others find this rank should the group fail; taken when it is shrunk.
+    listener: Option<TcpListener>,
 }
 
 impl fmt::Debug for Communicator {
@@ -142,7 +146,7 @@ impl Communicator {
         let (plan, forbidden) = options.choice.narrow(plan, &options.collectives);
         let wanted = connections(&plan, &options.collectives);
         let generation = plan.topology.generation.0;
-        let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, listeners)?;
+        let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, &listeners)?;
         let Mesh { control, transmit, receive, pairs, doorbell, arena } = mesh;
         let host = &group.members[rank.index()].reach.host;
         let hosts = group.members.iter().map(|member| &member.reach.host);
@@ -207,6 +211,7 @@ impl Communicator {
             active: Vec::new(),
             finished: Vec::new(),
             failure: None,
+            listener: Some(listeners.tcp),
         })
     }
 

@@ -120,6 +120,10 @@ pub(crate) struct Peer {
     heard: Option<(Instant, Rank)>,
     /// Monitored barriers it came to.
     came: u64,
+    /// It told of a failure.
+    failed: bool,
+    /// Its host closed the connection: the process ended, or dropped the group.
+    ended: bool,
 }
 
 impl Peer {
@@ -134,6 +138,8 @@ impl Peer {
             outbound: Vec::new(),
             heard: None,
             came: 0,
+            failed: false,
+            ended: false,
         }
     }
 
@@ -196,6 +202,12 @@ impl Control {
         self.peers.iter().any(|p| p.rank == rank && p.state == State::Left)
     }
 
+    /// Ranks that left, or whose process ended without a word. A time-out or a cut network is no proof of that.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = Rank> + '_ {
+        let gone = |p: &&Peer| p.state == State::Left || (p.ended && !p.failed);
+        self.peers.iter().filter(gone).map(|p| p.rank)
+    }
+
     /// Reads what has come; what a rank was told goes before what it noticed itself.
     pub(crate) fn listen(&mut self) -> Option<Notice> {
         let mut fds: Vec<_> =
@@ -211,7 +223,10 @@ impl Control {
                     Ok(Some(Message::Waiting { suspect })) => {
                         peer.heard = Some((Instant::now(), suspect));
                     }
-                    Ok(Some(Message::Failed(failure))) => told = told.or(Some(failure)),
+                    Ok(Some(Message::Failed(failure))) => {
+                        peer.failed = true;
+                        told = told.or(Some(failure));
+                    }
                     Ok(Some(Message::Goodbye)) => peer.state = State::Left,
                     Ok(Some(Message::Came { barrier })) => {
                         peer.came = peer.came.max(barrier.saturating_add(1))
@@ -221,8 +236,14 @@ impl Control {
                     }
                     Ok(None) => match read {
                         Ok(true) => break None,
-                        Ok(false) => break Some("its process ended".to_owned()),
-                        Err(error) => break Some(error.to_string()),
+                        Ok(false) => {
+                            peer.ended = true;
+                            break Some("its process ended".to_owned());
+                        }
+                        Err(error) => {
+                            peer.ended = error.kind() == io::ErrorKind::ConnectionReset;
+                            break Some(error.to_string());
+                        }
                     },
                     Err(error) => break Some(format!("it sent nonsense: {error}")),
                 }

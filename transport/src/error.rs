@@ -242,6 +242,21 @@ pub enum ConnectError {
     /// The group that was to be split failed.
     #[error("the group to be split: {0}")]
     Parent(#[source] TransportError),
+    /// The others found this rank at fault, and may have gone on without it.
+    #[error("the others go on without this rank: {0}")]
+    Excluded(Box<Failure>),
+    /// Too few ranks of a group that failed came to make another.
+    #[error(
+        "only {} came; {} may live behind a cut network, so half is not enough",
+        list(came),
+        list(silent)
+    )]
+    TooFew {
+        /// Who came.
+        came: Vec<Rank>,
+        /// Of whom it is not known whether they live.
+        silent: Vec<Rank>,
+    },
     /// The plan cannot be executed.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

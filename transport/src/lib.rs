@@ -35,6 +35,7 @@ mod observe;
 mod pin;
 mod protocol;
 mod shared;
+mod survivors;
 mod waiter;
 
 pub use arena::SharedBuffer;

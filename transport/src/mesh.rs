@@ -55,7 +55,7 @@ struct Hello {
 /// Where this rank can be reached; opened before it joins, so that no peer comes too early.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    tcp: TcpListener,
+    pub(crate) tcp: TcpListener,
     unix: UnixListener,
     pub(crate) reach: Reach,
 }
@@ -160,7 +160,7 @@ pub(crate) fn connect(
     generation: u64,
     connections: &[ConnectionId],
     options: &Options,
-    listeners: Listeners,
+    listeners: &Listeners,
 ) -> Result<Mesh, ConnectError> {
     let local = |what| move |source| ConnectError::Local { what, source };
     let deadline = Instant::now() + options.join_timeout;
@@ -171,8 +171,7 @@ pub(crate) fn connect(
         dial(own, *rank, between, group, options, &doorbell, deadline)
             .map_err(|source| between.failed(source))?;
     }
-    accept(own, group, &mut peers, options, &listeners, &doorbell, deadline)?;
-    drop(listeners);
+    accept(own, group, &mut peers, options, listeners, &doorbell, deadline)?;
     for between in peers.range_mut(..own).map(|(_, between)| between) {
         answer(between, deadline).map_err(|source| between.failed(source))?;
     }

@@ -21,6 +21,7 @@ use topology::Rank;
 
 use crate::error::{ConnectError, Refusal};
 use crate::host::Host;
+use crate::survivors;
 
 mod client;
 mod place;
@@ -267,6 +268,28 @@ pub(crate) fn meet(
     if own.rank == Rank(0) {
         server::serve(rendezvous, ranks, own, deadline, limit)
     } else {
-        client::join(rendezvous, own, deadline, limit)
+        client::join(|| place::candidates(rendezvous), rendezvous, own, deadline, limit)
+    }
+}
+
+/// Brings together the ranks of a group that know each other already.
+pub(crate) fn meet_at(
+    place: &survivors::Place,
+    ranks: usize,
+    own: &Join,
+    limit: Duration,
+) -> Result<Group, ConnectError> {
+    let deadline = Instant::now() + limit;
+    match place {
+        survivors::Place::Here(listener) => {
+            let failed = |source| ConnectError::Serve {
+                place: "the place of the lowest rank that lives".to_owned(),
+                source,
+            };
+            server::serve_at(listener, &failed, ranks, own, deadline, limit)
+        }
+        survivors::Place::There(address) => {
+            client::join(|| Ok(vec![*address]), address, own, deadline, limit)
+        }
     }
 }

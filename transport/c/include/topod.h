@@ -234,6 +234,16 @@ topod_status topod_subgroups(
     const topod_options *options,
     topod_communicator **group);
 
+/* After a call that returned TOPOD_STATUS_FAILED: makes a group of the ranks that live, in their old order. Every rank that got
+   the failure calls it, once; TOPOD_STATUS_CONNECT where so many are silent that they may be a group of their own, or where this
+   rank is the one at fault. The old group is to be freed like any other. */
+topod_status topod_shrink(
+    const topod_communicator *communicator,
+    topod_planner planner,
+    void *context,
+    const topod_options *options,
+    topod_communicator **group);
+
 /* Combines the inputs of all ranks, element by element, into every rank's output. In place where both are the same.
    `element_type` is a topod_element, `reduce_op` a topod_op; `operation` null to block, here and below. */
 topod_status topod_all_reduce(

@@ -121,6 +121,34 @@ pub unsafe extern "C" fn topod_subgroups(
     })
 }
 
+/// After a call that returned TOPOD_STATUS_FAILED: makes a group of the ranks that live, in their old order. Every rank that got
+/// the failure calls it, once; TOPOD_STATUS_CONNECT where so many are silent that they may be a group of their own, or where this
+/// rank is the one at fault. The old group is to be freed like any other.
+///
+/// # Safety
+/// As topod_split.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn topod_shrink(
+    communicator: *const CommunicatorHandle,
+    planner: Planner,
+    context: *mut c_void,
+    options: *const OptionsHandle,
+    group: *mut *mut CommunicatorHandle,
+) -> Status {
+    guard(|| {
+        // SAFETY: By the caller's word.
+        let handle = unsafe { borrow(communicator, "the communicator") }?;
+        // SAFETY: By the caller's word.
+        let options = unsafe { options.as_ref() };
+        let settings = OptionsHandle::make(options)?;
+        let make = |communicator: &mut Communicator, plan: &mut dyn FnMut(&[Rank]) -> Plan| {
+            communicator.shrink(plan, settings).map(Some)
+        };
+        // SAFETY: By the caller's word.
+        unsafe { leave(handle, planner, context, make, options, group) }
+    })
+}
+
 /// Makes a group along the planner's plan and leaves it, or a null handle where this rank is in none.
 ///
 /// # Safety

@@ -12,7 +12,7 @@ use transport::{Call, Driver, ElementType, Options, ReduceOp, Rendezvous};
 
 use crate::argument::Argument;
 use crate::buffer::Buffer;
-use crate::error::{ConnectError, of_connect, of_setting, of_transport};
+use crate::error::{ConnectError, Error, of_connect, of_setting, of_transport};
 use crate::operation::{Arrays, Operation, Stats};
 use crate::plan::Plan;
 
@@ -483,6 +483,23 @@ impl Communicator {
         self.group(py, planner, progress_thread, move |communicator, plan| {
             communicator.subgroup(&lists, plan, options)
         })
+    }
+
+    /// After a `FailedError`: makes a group of the ranks that live, in their old order. Every rank that got the failure calls it,
+    /// once; `ConnectError` where so many are silent that they may be a group of their own, or where this rank is the one at fault.
+    #[pyo3(signature = (planner=None, progress_thread=false, **settings))]
+    fn shrink(
+        &self,
+        py: Python<'_>,
+        planner: Option<Py<PyAny>>,
+        progress_thread: bool,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let options = options(settings)?;
+        let group = self.group(py, planner, progress_thread, move |communicator, plan| {
+            communicator.shrink(plan, options).map(Some)
+        })?;
+        group.ok_or_else(|| Error::new_err("this rank is in no group"))
     }
 
     /// Zeroed memory that operations use where it lies, where all ranks share a host.

@@ -15,6 +15,7 @@ mod faults;
 mod ffi;
 mod fusion;
 mod grid;
+mod shrink;
 mod types;
 
 /// Runs `each` on every rank of a fresh group, one thread per rank.

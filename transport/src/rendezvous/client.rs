@@ -1,20 +1,23 @@
 //! Every rank but 0: find rank 0, join, wait for its word.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use topology::Rank;
 
-use super::{Answer, Group, Join, Member, Rendezvous, SeenAt, place};
+use super::{Answer, Group, Join, Member, SeenAt};
 use crate::error::{ConnectError, Refusal};
 use crate::frame::{self, remaining};
 
 /// Longest wait for one address to answer, so that the next is tried.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
+/// `candidates` are where rank 0 may be now, `place` says so in words.
 pub(super) fn join(
-    rendezvous: &Rendezvous,
+    candidates: impl Fn() -> io::Result<Vec<SocketAddr>>,
+    place: &dyn fmt::Display,
     own: &Join,
     deadline: Instant,
     limit: Duration,
@@ -23,11 +26,11 @@ pub(super) fn join(
     let mut cause = String::from("no answer");
     let mut pause = Duration::from_millis(2);
     while let Some(left) = remaining(deadline) {
-        let candidates = place::candidates(rendezvous).unwrap_or_else(|error| {
+        let addresses = candidates().unwrap_or_else(|error| {
             cause = error.to_string();
             Vec::new()
         });
-        for address in candidates {
+        for address in addresses {
             let Some(left) = remaining(deadline) else { break };
             match attempt(address, own, left, deadline, &mut missing) {
                 Ok(Answer::Welcome { session, members }) => {
@@ -53,7 +56,7 @@ pub(super) fn join(
     }
     match missing {
         Some(ranks) if !ranks.is_empty() => Err(Refusal::Missing { ranks, limit }.into()),
-        _ => Err(ConnectError::NoRankZero { place: rendezvous.to_string(), limit, cause }),
+        _ => Err(ConnectError::NoRankZero { place: place.to_string(), limit, cause }),
     }
 }
 

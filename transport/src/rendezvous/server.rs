@@ -44,6 +44,18 @@ pub(super) fn serve(
 ) -> Result<Group, ConnectError> {
     let failed = |source| ConnectError::Serve { place: rendezvous.to_string(), source };
     let (listener, _posted) = place::open(rendezvous, own.reach().address).map_err(failed)?;
+    serve_at(&listener, &failed, ranks, own, deadline, limit)
+}
+
+/// The same at a place where the others look for this rank already.
+pub(super) fn serve_at(
+    listener: &TcpListener,
+    failed: &dyn Fn(io::Error) -> ConnectError,
+    ranks: usize,
+    own: &Join,
+    deadline: Instant,
+    limit: Duration,
+) -> Result<Group, ConnectError> {
     listener.set_nonblocking(true).map_err(failed)?;
     let mut told = vec![false; ranks];
     told[0] = true;
@@ -63,7 +75,7 @@ pub(super) fn serve(
             server.refuse(refusal.clone());
             return Err(refusal.into());
         };
-        wait(&listener, &server.guests, left.min(NEWS)).map_err(failed)?;
+        wait(listener, &server.guests, left.min(NEWS)).map_err(failed)?;
         while let Ok((stream, from)) = listener.accept() {
             server.admit(stream, from.ip().to_canonical());
         }
