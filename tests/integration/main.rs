@@ -11,6 +11,7 @@ mod deploy;
 mod faces;
 mod field_cases;
 mod fixtures;
+mod hosts;
 mod probe;
 mod programs;
 mod properties;

@@ -14,6 +14,8 @@ use transport::even::{pairs_plan, ring_plan, tree_plan};
 use transport::schedule::{MIN_SLOTS, Sizing, schedule, schedule_uneven};
 use transport::{Communicator, Options, Paths, ReduceOp, Rendezvous, Transport};
 
+mod network;
+
 /// How a rank finds its part.
 const PART: &str = "TOPOD_TEST_RANK";
 /// Begins every line of a rank that its parent reads; the rest is the test harness's.
@@ -92,10 +94,35 @@ fn one_rank() {
                     &json!({ "count": count, "wrong": wrong, "us": u64::try_from(stats.elapsed.as_micros()).unwrap() }),
                 );
             }
-            Err(error) => return say(&json!({ "failed": error.to_string() })),
+            Err(error) => {
+                say(&json!({ "failed": error.to_string() }));
+                if part["shrinks"] == true {
+                    say(&json!({ "shrunk": shrink(&mut communicator, number("join_timeout_ms")) }));
+                }
+                return;
+            }
         }
     }
     say(&json!({ "done": true }));
+}
+
+/// The ranks of a smaller group, in which an operation succeeds, or why there is none.
+fn shrink(communicator: &mut Communicator, join_timeout_ms: u64) -> Value {
+    let join_timeout = Duration::from_millis(join_timeout_ms);
+    let mut left = Vec::new();
+    let plan = |ranks: &[Rank]| {
+        left = ranks.iter().map(|rank| rank.0).collect();
+        ring_plan(u32::try_from(ranks.len()).unwrap(), 1)
+    };
+    match communicator.shrink(plan, Options { join_timeout, ..Options::default() }) {
+        Ok(mut smaller) => {
+            let mut ones = [1_i32; 3];
+            smaller.all_reduce(&mut ones, ReduceOp::Sum).unwrap();
+            assert_eq!(ones, [i32::try_from(left.len()).unwrap(); 3]);
+            json!(left)
+        }
+        Err(error) => json!(error.to_string()),
+    }
 }
 
 struct Process {
@@ -105,7 +132,16 @@ struct Process {
 
 impl Process {
     fn start(part: &Value) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let program = std::env::current_exe().unwrap();
+        let mut command = match part["host"].as_str() {
+            Some(host) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", host]).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let mut child = command
             .args(["--exact", "transport::one_rank", "--ignored", "--nocapture"])
             .env(PART, part.to_string())
             .stdin(Stdio::null())

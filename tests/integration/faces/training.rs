@@ -8,63 +8,9 @@ use serde_json::Value;
 
 use super::{example, lines, python};
 use crate::daemon::harness::{Place, machine, record};
+use crate::hosts::{FIRST, Hosts};
 
 const RANKS: u32 = 4;
-
-/// Two network namespaces, joined by a pair of virtual Ethernet devices.
-struct Hosts {
-    names: [String; 2],
-}
-
-/// Rank 0's address; the network is of those kept for documentation (RFC 5737).
-const FIRST: &str = "198.51.100.1";
-const SECOND: &str = "198.51.100.2";
-
-impl Hosts {
-    /// Says why there can be none.
-    fn new() -> Option<Self> {
-        let id = std::process::id();
-        let hosts = Self { names: ["a", "b"].map(|which| format!("topod-{id}-{which}")) };
-        let [a, b] = &hosts.names;
-        let (end_a, end_b) = (format!("tp{id}a"), format!("tp{id}b"));
-        let steps = [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("link add {end_a} netns {a} type veth peer name {end_b} netns {b}"),
-            format!("-n {a} address add {FIRST}/24 dev {end_a}"),
-            format!("-n {b} address add {SECOND}/24 dev {end_b}"),
-            format!("-n {a} link set {end_a} up"),
-            format!("-n {b} link set {end_b} up"),
-            format!("-n {a} link set lo up"),
-            format!("-n {b} link set lo up"),
-        ];
-        for step in steps {
-            match Command::new("ip").args(step.split(' ')).output() {
-                Ok(output) if output.status.success() => {}
-                Ok(output) => {
-                    let error = String::from_utf8_lossy(&output.stderr);
-                    println!("skipped: no network namespaces here: ip {step}: {}", error.trim());
-                    return None;
-                }
-                Err(error) => {
-                    println!("skipped: ip: {error}");
-                    return None;
-                }
-            }
-        }
-        Some(hosts)
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for name in &self.names {
-            // Those that were never made are not there to be deleted.
-            let mut delete = Command::new("ip");
-            drop(delete.args(["netns", "delete", name]).stderr(Stdio::null()).status());
-        }
-    }
-}
 
 /// Kills topod however the test ends.
 struct Topod(std::process::Child);
@@ -111,7 +57,7 @@ async fn training_under_mpirun_on_two_hosts_loses_as_one_process_does() {
     let _topod = Topod(topod.spawn().unwrap());
     place.notification("READY=1").await;
 
-    let [a, b] = &hosts.names;
+    let [a, b] = hosts.names();
     let job = |more: &[&str]| {
         // The first half of the ranks on the one host, the second on the other.
         let rank = format!(

@@ -1,5 +1,6 @@
 //! Addresses: where rank 0 listens, and where others look for it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, PROTOCOL, Rendezvous};
 use crate::host::Host;
+use crate::variables::interfaces_here;
 
 pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -94,7 +96,8 @@ fn post(path: &Path, notice: &Notice) -> io::Result<()> {
     done
 }
 
-/// This host's addresses towards other hosts: the source addresses the kernel would use for a route out. No packet is sent.
+/// This host's addresses towards other hosts: first the source addresses the kernel would use for a route out, then those of
+/// its interfaces. No packet is sent.
 fn routable() -> Vec<IpAddr> {
     let source = |any: IpAddr, out: IpAddr| -> io::Result<IpAddr> {
         let socket = UdpSocket::bind((any, 0))?;
@@ -105,7 +108,13 @@ fn routable() -> Vec<IpAddr> {
     let v4 = source(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into());
     let v6 =
         source(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into());
-    [v4, v6].into_iter().flatten().filter(|ip| !ip.is_loopback()).collect()
+    let mut all: Vec<IpAddr> = [v4, v6].into_iter().flatten().collect();
+    // A host on a network of its own has no route out.
+    let here = interfaces_here().unwrap_or_default();
+    all.extend(here.into_iter().map(|found| found.address));
+    let mut seen = BTreeSet::new();
+    all.retain(|ip| !ip.is_loopback() && seen.insert(*ip));
+    all
 }
 
 /// Where rank 0 may be, to be tried in order.
