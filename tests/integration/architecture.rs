@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// What each part of the product may know of the others. What is absent is the point: the transport cannot plan, the
 /// planner cannot talk, and the vocabulary depends on nothing of ours.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("topology", &[]),
     ("planner", &["topology"]),
     ("proto", &["topology"]),
@@ -15,6 +15,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     // What a job asks of the daemon, and the faces for other languages, which it loads.
     ("transport-daemon", &["proto", "topology", "transport"]),
     ("transport-c", &["topology", "transport", "transport-daemon"]),
+    ("transport-cuda", &["transport"]),
     ("transport-python", &["topology", "transport", "transport-daemon"]),
     ("daemon", &["planner", "proto", "topology"]),
     ("cli", &["daemon", "planner", "proto", "topology", "transport"]),

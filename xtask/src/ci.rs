@@ -42,6 +42,7 @@ impl Step {
 /// Names the steps that failed.
 pub(crate) fn run() -> Result<(), String> {
     crate::setup::run();
+    crate::setup::cuda();
     let mut failed = Vec::new();
     for step in &STEPS {
         println!("ci: {}", step.name());

@@ -3,14 +3,18 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::workspace_root;
+
 /// A command some tests start, and the package it is in. Without it they are skipped, with the reason.
-const WANTED: [(&str, &str); 5] = [
+const WANTED: [(&str, &str); 6] = [
     ("systemd-analyze", "systemd"),
     ("python3", "python3"),
     // The command stands for the library, which has none.
     ("f2py3", "python3-numpy"),
     ("mpirun", "openmpi-bin"),
     ("ip", "iproute2"),
+    // Builds the CUDA kernels for the host.
+    ("g++", "g++"),
 ];
 
 /// Installs what is missing where that is possible; says what is skipped where it is not.
@@ -24,6 +28,26 @@ pub(crate) fn run() {
     match add(&missing) {
         Ok(()) => println!("ci: installed {names}"),
         Err(_) => println!("ci: without {names}, the tests that use it are skipped"),
+    }
+}
+
+/// NVIDIA's run-time compiler and assembler, which the tests of the CUDA kernels use: version 12, the last that knows compute
+/// capability 7.0.
+const CUDA: [&str; 2] = ["nvidia-cuda-nvrtc-cu12==12.9.*", "nvidia-cuda-nvcc-cu12==12.9.*"];
+
+/// Puts them below `target/cuda`, from a Python index; says what is skipped where that is not possible.
+pub(crate) fn cuda() {
+    let folder = workspace_root().join("target/cuda");
+    if folder.join("nvidia").is_dir() {
+        return;
+    }
+    let mut command = Command::new("python3");
+    command.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]);
+    command.arg("--target").arg(&folder).args(CUDA).stdin(Stdio::null()).stderr(Stdio::null());
+    if command.status().is_ok_and(|status| status.success()) {
+        println!("ci: installed NVIDIA's compiler and assembler below {}", folder.display());
+    } else {
+        println!("ci: without pip and {}, the CUDA kernels are not assembled", CUDA.join(" "));
     }
 }
 
