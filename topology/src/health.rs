@@ -36,6 +36,7 @@ mod tests;
 pub use against::{Difference, differences};
 pub use fabrics::{Fabric, FabricVerdict, fabrics};
 pub use gpudirect::{GpuDirect, GpuDirectPath, gpudirect};
+pub(crate) use launcher::tasks_of_slurm;
 pub use launcher::{Launcher, UnknownLauncher, launcher};
 
 use device::Devices;

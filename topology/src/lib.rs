@@ -15,17 +15,23 @@ extern crate alloc;
 
 pub mod formats;
 pub mod health;
+pub mod launch;
 pub mod matrix;
 pub mod msccl;
 pub mod nccl_conf;
 pub mod nccl_dialect;
+pub mod nccl_diff;
 pub mod nccl_graph;
 pub mod nccl_hca;
+pub mod nccl_log;
 pub mod nccl_topo;
+pub mod nccl_tuner;
 pub mod plan;
 pub mod rates;
+pub mod rccl;
 pub mod schedule;
 pub mod snapshot;
+pub mod ucc;
 pub mod what_if;
 
 mod bandwidth;

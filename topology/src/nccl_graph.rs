@@ -144,7 +144,7 @@ pub fn from_rings(
 }
 
 /// The rings of the plan, whichever collective uses them: of its best algorithm, else of an alternative.
-fn rings(plan: &Plan) -> Vec<&Channel> {
+pub(crate) fn rings(plan: &Plan) -> Vec<&Channel> {
     let usable = |channel: &&Channel| channel.pattern == Pattern::Ring && !channel.gbps.is_zero();
     for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
         let best: Vec<&Channel> = plan.channels_of(collective).filter(usable).collect();
@@ -369,7 +369,7 @@ pub fn write(file: &GraphFile) -> String {
 }
 
 /// GB/s with at most three digits after the point, rounded down: a speed must not promise more than the ring has.
-fn decimal(speed: Fraction) -> String {
+pub(crate) fn decimal(speed: Fraction) -> String {
     let thousandths = (speed * Fraction::integer(1000)).floor();
     let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
     text.trim_end_matches('0').trim_end_matches('.').into()

@@ -24,11 +24,13 @@ pub enum Launcher {
     Mpirun,
     /// PyTorch's.
     Torchrun,
+    /// A pod of Kubernetes: one task, or what it starts itself.
+    Kubernetes,
 }
 
 /// A word that names no launcher known here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no launcher is called '{0}': slurm, mpirun and torchrun are")]
+#[error("no launcher is called '{0}': srun, mpirun, torchrun and kubernetes are")]
 pub struct UnknownLauncher(String);
 
 impl FromStr for Launcher {
@@ -39,6 +41,7 @@ impl FromStr for Launcher {
             "slurm" | "srun" => Ok(Self::Slurm),
             "mpirun" => Ok(Self::Mpirun),
             "torchrun" => Ok(Self::Torchrun),
+            "kubernetes" | "k8s" => Ok(Self::Kubernetes),
             other => Err(UnknownLauncher(other.into())),
         }
     }
@@ -49,14 +52,11 @@ impl Launcher {
     fn tasks_here(self, variable: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
         let number = |name: &str| variable(name)?.trim().parse().ok();
         match self {
-            // `8`, or `8(x2),4` with this host's at the place of its number.
-            Self::Slurm => {
-                let per_host = variable("SLURM_STEP_TASKS_PER_NODE")
-                    .or_else(|| variable("SLURM_TASKS_PER_NODE"))?;
-                of_host(&per_host, number("SLURM_NODEID").unwrap_or(0))
-            }
+            Self::Slurm => tasks_of_slurm(variable),
             Self::Mpirun => number("OMPI_COMM_WORLD_LOCAL_SIZE"),
             Self::Torchrun => number("LOCAL_WORLD_SIZE"),
+            // A pod knows nothing of others on its host.
+            Self::Kubernetes => None,
         }
     }
 
@@ -65,11 +65,19 @@ impl Launcher {
             Self::Slurm => {
                 "srun --gpu-bind=none, or --gres-flags=allow-task-sharing from Slurm 23.11 on, and choose the GPU by SLURM_LOCALID"
             }
-            Self::Mpirun | Self::Torchrun => {
+            Self::Mpirun | Self::Torchrun | Self::Kubernetes => {
                 "give the container or control group of all tasks every GPU of the job, and choose one by local rank"
             }
         }
     }
+}
+
+/// Tasks of the step on this host by Slurm's variables: `8`, or `8(x2),4` with this host's at the place of its number.
+pub(crate) fn tasks_of_slurm(variable: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
+    let per_host =
+        variable("SLURM_STEP_TASKS_PER_NODE").or_else(|| variable("SLURM_TASKS_PER_NODE"))?;
+    let host = variable("SLURM_NODEID").and_then(|text| text.trim().parse().ok());
+    of_host(&per_host, host.unwrap_or(0))
 }
 
 /// The count of a host in Slurm's compressed list.
