@@ -37,6 +37,11 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// A plan or topology in the files of other software.
     Export(ExportArgs),
+    /// Variables for the tasks of a job on this host, as quoted exports with a reason each: eval "$(topoctl env --launcher srun)".
+    Env(EnvArgs),
+    /// Runs a command as a task of a job, with those variables and bound to CPUs and memory beside its GPU; without a topology just
+    /// runs it. Ends as the command does, or with 126 or 127 where it cannot be run or is not there.
+    Exec(ExecArgs),
     /// What stock NCCL takes from this host's files and variables.
     Nccl(NcclArgs),
     /// Records this host (or what --from names) as a snapshot.
@@ -146,7 +151,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "PROFILE")]
     pub(crate) against: Option<PathBuf>,
     /// Run as a task of a job: also what its launcher left to it of the host's GPUs.
-    #[arg(long, value_name = "slurm|mpirun|torchrun")]
+    #[arg(long, value_name = "slurm|mpirun|torchrun|kubernetes")]
     pub(crate) launcher: Option<Launcher>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: CheckFormat,
@@ -233,6 +238,22 @@ pub(crate) enum ExportFormat {
     NcclTopo,
     /// NCCL_GRAPH_FILE: the plan's rings, for experts; see the warning it prints.
     NcclGraph,
+    /// Lines for /etc/nccl.conf: NCCL's variables of this host, with reasons.
+    NcclEnv,
+    /// Rows for NCCL's example tuner plugin and for topod's own: the plan's algorithm and protocol by size.
+    TunerCsv,
+    /// RCCL: NCCL_RINGS and RCCL_TREES, as exports for a shell.
+    Rccl,
+    /// UCX and UCC: UCX_NET_DEVICES and UCC_TL_UCP_TUNE, as exports for a shell.
+    Ucx,
+    /// Open MPI's host file, in rank order.
+    Hostfile,
+    /// SLURM_HOSTFILE for srun -m arbitrary, a line a task.
+    SlurmHostfile,
+    /// Open MPI's rank file: each rank on cores beside its GPU.
+    Rankfile,
+    /// Slurm's gres.conf: device files, cores and links of GPUs.
+    SlurmGres,
     /// MSCCL algorithm XML: the whole schedule of one collective.
     Msccl,
     /// topod's own snapshot.
@@ -257,9 +278,66 @@ pub(crate) struct ExportArgs {
     /// are its own.
     #[arg(long, value_name = "SRC", requires = "for_vm")]
     pub(crate) guest: Option<PathBuf>,
+    /// With nccl-graph: also where the GPUs planned are not all that jobs see here, so that NCCL fails for communicators over
+    /// others.
+    #[arg(long)]
+    pub(crate) break_other_communicators: bool,
+    /// With hostfile, slurm-hostfile and rankfile: what launchers call the hosts, in rank order; of one host, default localhost.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
+    pub(crate) host_name: Vec<String>,
     /// Where to write; default stdout.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EnvFormat {
+    /// Lines for any POSIX shell.
+    Sh,
+    Json,
+    /// Items for `env:` of a container in a pod.
+    K8s,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    /// What starts the tasks.
+    #[arg(long, value_name = "torchrun|mpirun|srun|kubernetes")]
+    pub(crate) launcher: Launcher,
+    /// Each task is started through `topoctl exec`: the launcher itself is to bind none.
+    #[arg(long)]
+    pub(crate) exec: bool,
+    /// Set also what is set already.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[arg(short, long, value_enum, default_value = "sh")]
+    pub(crate) output: EnvFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Variable that holds the task's place on its host, instead of those of the launchers known.
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) local_rank_from: Option<String>,
+    /// Bind anew where the launcher has bound the task; never beyond its control group.
+    #[arg(long)]
+    pub(crate) rebind: bool,
+    /// Set also variables that are set already.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Say what was set and bound.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// End with an error where the topology or the task's GPU is not known, instead of running the command as it is.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -275,6 +353,28 @@ pub(crate) enum NcclCommand {
     Lint(NcclLintArgs),
     /// NCCL_IB_HCA for this host, with whole names and ports; or what is wrong with a string.
     Hca(NcclHcaArgs),
+    /// What NCCL itself made of this host, beside what is known of it and a plan: its dumps (NCCL_TOPO_DUMP_FILE,
+    /// NCCL_GRAPH_DUMP_FILE) and its log (NCCL_DEBUG=INFO).
+    Diff(NcclDiffArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NcclDiffArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
+    /// NCCL's topology.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["graph", "log"])]
+    pub(crate) topo: Option<PathBuf>,
+    /// NCCL's channels.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) graph: Option<PathBuf>,
+    /// NCCL's log; `-` is stdin.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,10 @@ pub(crate) enum Exit {
     DaemonUnreachable = 6,
     /// Nothing can be planned: disconnected, or an impossible request.
     NoPlan = 7,
+    /// The command of `exec` is there and cannot be run; the number is that of shells (POSIX.1-2017, XCU 2.8.2).
+    CannotInvoke = 126,
+    /// The command of `exec` is not there.
+    NotFound = 127,
 }
 
 impl From<Exit> for ExitCode {

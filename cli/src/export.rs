@@ -1,9 +1,12 @@
 //! `topoctl export`: a plan in the files of other software.
 
+mod graph;
+mod launch;
+
 use topology::formats;
 use topology::nccl_topo::TopoFile;
 use topology::plan::Plan;
-use topology::{Algorithm, Collective, Executor, Rank, msccl, nccl_graph};
+use topology::{Algorithm, Collective, Executor, Rank, msccl};
 use transport::schedule::Sizing;
 
 use crate::args::{ExportArgs, ExportFormat};
@@ -22,15 +25,15 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
             formats::write_snapshot(snapshot)
         }
         ExportFormat::NcclTopo => topology_file(args, &origin)?,
-        ExportFormat::NcclGraph => {
-            let (plan, _) = plan::make(&origin, &plan::request(&args.request))?;
-            let file = nccl_graph::from_plan(&origin.topology, &plan)
-                .map_err(|error| Failure::new(Exit::NoPlan, error.to_string()))?;
-            output::warn(
-                "NCCL reads a graph file for every communicator and validates nothing: use it only where all communicators span exactly these GPUs of each host",
-            );
-            nccl_graph::write(&file)
+        ExportFormat::NcclGraph => graph::text(args, &origin)?,
+        ExportFormat::NcclEnv => launch::nccl_conf(&origin)?,
+        ExportFormat::TunerCsv => launch::tuner(args, &origin)?,
+        ExportFormat::Rccl => launch::rccl(args, &origin)?,
+        ExportFormat::Ucx => launch::ucx(args, &origin)?,
+        ExportFormat::Hostfile | ExportFormat::SlurmHostfile | ExportFormat::Rankfile => {
+            launch::ranks(args, &origin)?
         }
+        ExportFormat::SlurmGres => launch::gres(&origin)?,
         ExportFormat::Msccl => {
             let (plan, _) = plan::make(&origin, &plan::request(&args.request))?;
             let collective = match args.request.collective.as_slice() {

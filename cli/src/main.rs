@@ -10,6 +10,8 @@ mod bench;
 mod check;
 mod client;
 mod compare;
+mod environment;
+mod exec;
 mod exit;
 mod explain;
 mod export;
@@ -64,6 +66,8 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Select(args) => select::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),
+        Command::Env(args) => environment::run(args),
+        Command::Exec(args) => exec::run(args),
         Command::Nccl(args) => nccl::run(&args.command),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Status(args) => status::run(args),

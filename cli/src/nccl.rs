@@ -1,5 +1,7 @@
 //! `topoctl nccl`: what stock NCCL takes from this host, and what of it goes wrong in silence.
 
+mod diff;
+
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
@@ -23,6 +25,7 @@ pub(crate) fn run(command: &NcclCommand) -> Result<Exit, Failure> {
     match command {
         NcclCommand::Lint(args) => lint(args),
         NcclCommand::Hca(args) => hca(args),
+        NcclCommand::Diff(args) => diff::run(args),
     }
 }
 
