@@ -17,6 +17,8 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("transport-c", &["topology", "transport", "transport-daemon"]),
     ("transport-cuda", &["transport"]),
     ("transport-python", &["topology", "transport", "transport-daemon"]),
+    // What NCCL loads into a job: as little as can be.
+    ("transport-tuner", &["topology"]),
     ("daemon", &["planner", "proto", "topology"]),
     ("cli", &["daemon", "planner", "proto", "topology", "transport"]),
 ];

@@ -3,6 +3,7 @@
 mod c;
 mod python;
 mod training;
+mod tuner;
 
 use std::fs;
 use std::net::TcpListener;
@@ -41,7 +42,7 @@ impl Drop for Rank {
 }
 
 /// A port nobody listens on at the moment.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 

@@ -30,6 +30,16 @@ pub(crate) fn python_module() -> &'static Path {
     BUILT.get_or_init(|| library("topod_python").pop().expect("a dynamic library is a file"))
 }
 
+/// The plugin that NCCL loads, by the name cargo gives it.
+pub(crate) fn tuner_plugin() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let files = library("nccl_tuner_topod");
+        let shared = files.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
+        shared.expect("a dynamic library is a file")
+    })
+}
+
 fn program(name: &str) -> PathBuf {
     let built = built().iter().filter(|artifact| artifact.target.is_bin());
     let built = built.filter(|artifact| artifact.target.name == name);
