@@ -12,6 +12,7 @@ mod faces;
 mod field_cases;
 mod fixtures;
 mod hosts;
+mod launch;
 mod probe;
 mod programs;
 mod properties;
