@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ExecArgs) -> Result<Exit, Failure> {
         if args.strict {
             return Err(failure);
         }
-        output::warn(&format!("{}; the command runs as it would without topoctl", failure.message));
+        output::warn(&format!("{}: nothing is bound, and the command runs", failure.message));
     }
     // Comes back only where it fails.
     let error = command.exec();

@@ -79,7 +79,9 @@ const LAUNCHERS: [&str; 10] = [
 /// A command without them.
 fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
-    LAUNCHERS.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in LAUNCHERS {
+        command.env_remove(name);
+    }
     command.stdin(Stdio::null());
     command
 }

@@ -486,7 +486,7 @@ fn rings(plan: Option<&Plan>, log: &NcclLog, found: &mut Comparison) {
     };
     let theirs: BTreeSet<Vec<u32>> = log.rings.values().map(|ring| turned(ring)).collect();
     let told = format!(
-        "{} channels in {} different rings over {} ranks",
+        "{} channels, {} of them different, over {} ranks",
         log.rings.len(),
         theirs.len(),
         log.ranks

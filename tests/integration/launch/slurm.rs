@@ -75,7 +75,7 @@ impl Cluster {
              SlurmctldPidFile={ctlpid}\nSlurmdPidFile={pid}\nProctrackType=proctrack/linuxproc\n\
              TaskPlugin=task/affinity\nMpiDefault=none\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n\
              ReturnToService=2\nGresTypes=gpu\n\
-             NodeName={name} NodeAddr=127.0.0.1 Port={daemon} CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN\n\
+             NodeName={name} NodeAddr=127.0.0.1 Port={daemon} CPUs={cpus} Gres={counted} State=UNKNOWN\n\
              PartitionName=all Nodes={name} Default=YES State=UP OverSubscribe=YES\n",
             munge = at("munge"),
             state = at("state"),
@@ -83,6 +83,8 @@ impl Cluster {
             ctlpid = at("slurmctld.pid"),
             pid = at("slurmd.pid"),
             cpus = super::own_cpus().len(),
+            // As the export says.
+            counted = gres.split_once("Gres=").unwrap().1.split_whitespace().next().unwrap(),
         );
         fs::write(dir.join("slurm.conf"), conf).unwrap();
         fs::write(dir.join("gres.conf"), gres.replace("/dev/nvidia", &at("nvidia"))).unwrap();

@@ -61,7 +61,7 @@ pub fn exports(
 ) -> Exports {
     let mut found = Exports::default();
     devices(snapshot, variable, &mut found);
-    rdma(snapshot, &mut found);
+    rdma(snapshot, options.bound_by_exec, &mut found);
     if options.launcher == Some(Launcher::Kubernetes) {
         found.notes.push(
             "NCCL_SOCKET_IFNAME: not set, a pod has interfaces of its own, and these are the host's"
@@ -132,7 +132,7 @@ fn devices(snapshot: &Snapshot, variable: &dyn Fn(&str) -> Option<String>, found
     found.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID", reason);
 }
 
-fn rdma(snapshot: &Snapshot, found: &mut Exports) {
+fn rdma(snapshot: &Snapshot, bound: bool, found: &mut Exports) {
     let ports: Vec<&Nic> = snapshot.nics.iter().filter(|nic| nic.port.is_some()).collect();
     if ports.is_empty() {
         found.notes.push("NCCL_IB_HCA: not set, this host shows no RDMA port".to_owned());
@@ -173,6 +173,13 @@ fn rdma(snapshot: &Snapshot, found: &mut Exports) {
         ),
     );
     addresses(snapshot, found);
+    if bound {
+        found.notes.push(
+            "UCX_NET_DEVICES: not set, topoctl exec gives each rank the ports beside its GPU"
+                .to_owned(),
+        );
+        return;
+    }
     let ucx: Vec<String> = filter
         .entries
         .iter()

@@ -3,6 +3,7 @@
 //! Slurm numbers cores logically, without hardware threads; its scheduling knows sockets, so cores of a GPU that are part of a
 //! socket need NUMA nodes or caches to be its sockets (gres.conf(5), slurm.conf(5) on SlurmdParameters).
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -26,6 +27,17 @@ pub fn slurm_gres(topology: &Topology, host: HostId) -> Result<String, String> {
     let mut text = String::from(
         "# GPUs for gres.conf; NodeName= goes before Name= where hosts differ. With AutoDetect=nvml these lines must agree with what it finds: leave that out\n",
     );
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for gpu in &snapshot.gpus {
+        let kind = gpu.name.as_deref().map(kind_of).filter(|kind| !kind.is_empty());
+        let counted = kind.map_or_else(|| "gpu".into(), |kind| format!("gpu:{kind}"));
+        *counts.entry(counted).or_default() += 1;
+    }
+    // Slurm passes over typed lines where the node's count has no type.
+    let counts: Vec<String> =
+        counts.into_iter().map(|(kind, count)| format!("{kind}:{count}")).collect();
+    let _ =
+        writeln!(text, "# slurm.conf: GresTypes=gpu, and of the node Gres={}", counts.join(","));
     let mut lines = String::new();
     let mut parts = Vec::new();
     for gpu in &snapshot.gpus {
@@ -174,6 +186,7 @@ mod tests {
         ];
         assert_eq!(lines, expect, "{text}");
         assert!(text.contains("SlurmdParameters=numa_node_as_socket"), "{text}");
+        assert!(text.contains(" Gres=gpu:nvidia_a100-sxm4-40gb:4\n"), "{text}");
         let mut untold = host();
         untold.host.cpus = None;
         let topology = lower(&[untold], RateModel::Effective).unwrap();
