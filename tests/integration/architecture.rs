@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// What each part of the product may know of the others. What is absent is the point: the transport cannot plan, the
 /// planner cannot talk, and the vocabulary depends on nothing of ours.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("topology", &[]),
     ("planner", &["topology"]),
     ("proto", &["topology"]),

@@ -138,11 +138,11 @@ fn address(text: &str) -> Option<BusId> {
     BusId::new(u32::try_from(number >> 20).ok()?, byte(12, 0xff)?, byte(4, 0xff)?, byte(0, 0xf)?)
 }
 
-/// `0]mlx5_0:1/IB `
+/// `0]mlx5_0:1/IB `, `0]mlx5_ib0:1/IB/SHARP `
 fn port(text: &str) -> Option<(String, u32)> {
     let (number, rest) = text.split_once(']')?;
     number.parse::<u32>().ok()?;
-    let (name, rest) = rest.rsplit_once('/').map_or((rest, ""), |(name, rest)| (name, rest));
+    let (name, rest) = rest.split_once('/')?;
     let (name, port) = name.trim().rsplit_once(':')?;
     let layer = rest.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     let known = matches!(layer, "IB" | "RoCE");
@@ -192,7 +192,7 @@ mod tests {
 0: node00:880:887 [0] NCCL INFO comm 0x55ba rank 0 nranks 2 cudaDev 0 nvmlDev 4 busId a4000 commId 0xab - Init START
  node01:880:888 [1] NCCL INFO comm 0x55bb rank 1 nranks 2 cudaDev 1 nvmlDev 5 busId a9000 commId 0xab - Init START
 NCCL version 2.18.3+cuda12.2
-node00:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_bond_0:1/IB [RO]; OOB ib0:10.99.0.2<0>
+node00:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_bond_0:1/IB/SHARP [RO]; OOB ib0:10.99.0.2<0>
 node00:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:10.99.0.2<0>
 node00:1:2 [0] NCCL INFO Channel 00/02 :    0   1
 node00:1:2 [0] NCCL INFO Channel 01/02 :    1   0

@@ -178,9 +178,12 @@ unsafe extern "C" fn ask_v2(
     channels: *mut c_int,
 ) -> c_int {
     let question = question(function, bytes, pipelined, None);
-    // SAFETY: NCCL gives back what init gave it, and places for the answers.
-    let (table, algorithm, protocol_out) =
-        unsafe { (context.cast::<Table>().as_ref(), algorithm.as_mut(), protocol_out.as_mut()) };
+    // SAFETY: NCCL gives back what init gave it.
+    let table = unsafe { context.cast::<Table>().as_ref() };
+    // SAFETY: NCCL gives a place for the answer.
+    let algorithm = unsafe { algorithm.as_mut() };
+    // SAFETY: As for the algorithm.
+    let protocol_out = unsafe { protocol_out.as_mut() };
     let (Some(table), Some(algorithm), Some(protocol_out)) = (table, algorithm, protocol_out)
     else {
         return SUCCESS;
