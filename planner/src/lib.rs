@@ -27,6 +27,7 @@ mod routes;
 pub mod select;
 mod served;
 pub mod simplex;
+pub mod simulate;
 pub mod single_source;
 pub mod splitting;
 mod symmetry;
