@@ -29,6 +29,7 @@ mod served;
 pub mod simplex;
 pub mod simulate;
 pub mod single_source;
+pub mod skewed;
 pub mod splitting;
 mod symmetry;
 pub mod trees;
