@@ -15,8 +15,10 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use topology::calibration::Calibration;
 use topology::plan::{
-    Bound, Candidate, ChannelSet, CollectivePlan, LinkPolicy, Pattern, Plan, TopologyRef,
+    Bound, Candidate, ChannelSet, CollectivePlan, LinkPolicy, Pattern, Plan, SizeChoice,
+    TopologyRef,
 };
 use topology::{
     Algorithm, Channel, Collective, Executor, Finding, Fraction, Generation, PlanRequest, Severity,
@@ -24,8 +26,9 @@ use topology::{
 };
 
 use crate::bound::BoundError;
+use crate::calibrated::Load;
 use crate::check::{self, CheckReport, Counted, CountedSet, Counter, Violation};
-use crate::cost::{self, Machine, Shape};
+use crate::cost::{self, Machine, OnHost, Shape};
 use crate::forest::ForestError;
 use crate::model::Model;
 use crate::plan_error::PlanError;
@@ -39,6 +42,8 @@ pub(crate) mod bounds;
 mod channels;
 mod exchanges;
 mod forests;
+mod in_rounds;
+mod in_switches;
 mod planes;
 
 /// Collectives that are planned, which is what an empty request asks for.
@@ -71,9 +76,12 @@ fn executors(family: &Family, collective: Collective) -> Vec<Executor> {
         // The way up and the way down are connections of their own.
         Algorithm::Tree | Algorithm::Forest if collective == Collective::AllReduce => 2,
         Algorithm::Tree | Algorithm::Forest | Algorithm::Direct => 1,
-        _ => return executors,
+        _ => 0,
     };
-    if family.algorithm == Algorithm::Direct && ON_RINGS.contains(&collective) {
+    if family.in_rounds() {
+        return [Executor::Host].into();
+    }
+    if directions == 0 {
         return executors;
     }
     executors.push(Executor::Host);
@@ -91,6 +99,18 @@ fn executors(family: &Family, collective: Collective) -> Vec<Executor> {
 /// # Errors
 /// [`PlanError`]: an impossible request, GPUs that no links connect, or a plan that the checker refuses.
 pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanError> {
+    plan_calibrated(topology, request, None)
+}
+
+/// [`plan`], whose choices by size are those of processes on a host that was measured, where there is but one host.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_calibrated(
+    topology: &Topology,
+    request: &PlanRequest,
+    calibration: Option<&Calibration>,
+) -> Result<Plan, PlanError> {
     let wanted = wanted(request)?;
     let model = Model::new(topology, request)?;
     let mut findings = model.findings.clone();
@@ -99,11 +119,27 @@ pub fn plan(topology: &Topology, request: &PlanRequest) -> Result<Plan, PlanErro
     let counter = Counter::new(topology, &model.ranks, request.links)
         .map_err(|found| refusal(wanted[0], &found))?;
     let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
-    let mut assembly =
-        Assembly { topology, model: &model, families: &families, sets, known, findings };
+    let one_host = model.hosts.iter().all(|host| *host == model.hosts[0]);
+    let calibration = calibration.filter(|_| one_host);
+    let mut assembly = Assembly {
+        topology,
+        model: &model,
+        calibration,
+        families: &families,
+        sets,
+        known,
+        findings,
+    };
     let rated = assembly.rate(&wanted)?;
     let findings = assembly.findings;
-    put_together(topology, &model, request.links, families, rated, findings)
+    let assumption = match calibration {
+        None => cost::ASSUMPTION.into(),
+        Some(c) => format!(
+            "times by size: processes on a host of {} cores ({}), as calibrated; not of GPUs",
+            c.cores, c.cpu
+        ),
+    };
+    put_together(topology, &model, request.links, families, rated, (findings, assumption))
 }
 
 /// The proved bounds alone, of every requested collective that has one; without planning.
@@ -168,6 +204,14 @@ impl Family {
             channel.collectives.clone_from(&collectives);
         }
         Self { algorithm, collectives, channels, nccl_graph: false, relayed: false }
+    }
+
+    fn in_rounds(&self) -> bool {
+        self.channels.iter().any(|channel| channel.pattern == Pattern::Rounds)
+    }
+
+    fn hops(&self) -> usize {
+        self.channels.iter().map(|channel| channel.edges.len()).sum()
     }
 
     /// Rings, and whether stock NCCL could run them.
@@ -244,6 +288,7 @@ fn families<'a>(
             limits.insert(collective, limit);
         }
     }
+    families.extend(in_rounds::families(model, wanted));
     (families, Known { prover: forests.prover, limits })
 }
 
@@ -327,6 +372,7 @@ fn refusal(collective: Collective, violations: &[Violation]) -> PlanError {
 struct Assembly<'a> {
     topology: &'a Topology,
     model: &'a Model,
+    calibration: Option<&'a Calibration>,
     families: &'a [Family],
     /// The channels of each, with their structure checked.
     sets: Vec<Result<CountedSet<'a>, Vec<Violation>>>,
@@ -351,7 +397,7 @@ fn put_together(
     links: LinkPolicy,
     families: Vec<Family>,
     rated: Rated,
-    mut findings: Vec<Finding>,
+    (mut findings, assumption): (Vec<Finding>, String),
 ) -> Result<Plan, PlanError> {
     let Rated { collectives, mut counts, best } = rated;
     let unfit = |collective: Collective| PlanError::Refused {
@@ -412,7 +458,7 @@ fn put_together(
         channels: own,
         alternatives,
         collectives,
-        assumptions: topology.assumptions().to_vec(),
+        assumptions: topology.assumptions().iter().cloned().chain([assumption]).collect(),
         findings,
     };
     // Every set of channels was counted before; what is left is what the plan says of itself.
@@ -503,11 +549,12 @@ impl Assembly<'_> {
         if contenders.is_empty() && ON_RINGS.contains(&collective) {
             return Err(PlanError::Refused { collective, reason: refusal });
         }
-        contenders.sort_by(|a, b| {
-            let (a, b) = (&a.candidate, &b.candidate);
-            b.algbw_gbps
-                .cmp(&a.algbw_gbps)
-                .then_with(|| (a.height, a.channels).cmp(&(b.height, b.channels)))
+        // Channels whose ranks are busy all the time come before rounds that reach as much.
+        contenders.sort_by_key(|contender| {
+            let Contender { family, candidate, .. } = contender;
+            let in_rounds = self.families[*family].in_rounds();
+            let algbw = core::cmp::Reverse(candidate.algbw_gbps);
+            (algbw, in_rounds, candidate.height, candidate.channels)
         });
         let best = best(&contenders);
         if let Some(best) = best {
@@ -517,7 +564,7 @@ impl Assembly<'_> {
             self.findings.push(info(
                 "no-executor",
                 collective.as_str(),
-                "its candidates are direct exchanges, which nothing here runs yet".into(),
+                "nothing here runs any of its candidates yet".into(),
                 "its bound and ways are in the plan for others to use",
             ));
         }
@@ -534,22 +581,60 @@ impl Assembly<'_> {
                 "use rank 0 as root, or the ring where there is one",
             ));
         }
-        let shapes: Vec<Shape> = contenders
-            .iter()
-            .filter(|c| !c.candidate.executors.is_empty())
-            .map(|c| self.shape(c))
-            .collect();
-        let by_size = cost::table(&self.machine(), collective, &shapes);
-        let candidates: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
+        let by_size = self.by_size(collective, &contenders);
+        let has_best = best.is_some();
+        let left_out = |place: usize, contender: &Contender| {
+            let family = &self.families[contender.family];
+            let named = by_size.iter().any(|row| row.algorithm == family.algorithm);
+            let is_best = has_best && place == 0;
+            family.in_rounds() && family.hops() > in_rounds::MOST_IDLE_HOPS && !named && !is_best
+        };
+        let mut kept = Vec::new();
+        for (place, contender) in contenders.iter_mut().enumerate() {
+            if left_out(place, contender) {
+                contender.candidate.executors.clear();
+                contender.candidate.note =
+                    "its hops are not listed: others are faster at every size".into();
+            } else {
+                kept.push(place);
+            }
+        }
+        let mut candidates: Vec<Candidate> =
+            contenders.iter().map(|c| c.candidate.clone()).collect();
+        candidates.extend(in_switches::candidates(self.topology, self.model, collective));
+        let mut place = 0;
+        contenders.retain(|_| {
+            place += 1;
+            kept.contains(&(place - 1))
+        });
         let entry = CollectivePlan {
             bound,
-            best: best.and_then(|_| candidates.first().cloned()),
+            best: candidates.first().filter(|_| has_best).cloned(),
             ring: candidates.iter().find(|c| c.algorithm == Algorithm::Ring).cloned(),
             candidates,
             by_size,
         };
-        let family = best.and_then(|_| contenders.first()).map(|c| c.family);
+        let family = contenders.first().filter(|_| has_best).map(|c| c.family);
         Ok((entry, contenders, family))
+    }
+
+    fn by_size(&self, collective: Collective, contenders: &[Contender]) -> Vec<SizeChoice> {
+        let run = contenders.iter().filter(|c| !c.candidate.executors.is_empty());
+        let Some(calibration) = self.calibration else {
+            let shapes: Vec<Shape> = run.map(|c| self.shape(collective, c)).collect();
+            return cost::table(&self.machine(), collective, &shapes);
+        };
+        let ranks = self.model.ranks();
+        let on_host = |c: &Contender| {
+            let family = &self.families[c.family];
+            OnHost {
+                algorithm: family.algorithm,
+                channels: c.counted.channels,
+                load: Load::of(family.channels.iter(), collective, ranks),
+            }
+        };
+        let candidates: Vec<OnHost> = run.map(on_host).collect();
+        cost::measured_table(calibration, collective, ranks, &candidates)
     }
 
     fn one_root_only(&self, best: Option<&Contender>) -> bool {
@@ -560,9 +645,13 @@ impl Assembly<'_> {
         })
     }
 
-    fn shape(&self, contender: &Contender) -> Shape {
+    fn shape(&self, collective: Collective, contender: &Contender) -> Shape {
         let family = &self.families[contender.family];
-        let (intra_hops, inter_hops) = channels::hops(self.model, &family.channels);
+        let (intra_hops, inter_hops) =
+            channels::hops_in_all(self.model, collective, &family.channels);
+        // Where a pair has no way of its own, its data is handed on by a GPU between.
+        let intra_hops =
+            if family.in_rounds() && family.relayed { 2 * intra_hops } else { intra_hops };
         let prefixes = if family.algorithm == Algorithm::Ring {
             let mut sum = Fraction::ZERO;
             let parts = family.channels.iter().map(|channel| {

@@ -4,6 +4,7 @@
 //!   structure     ranks are GPUs, rings are rings, trees span, every hop follows links that exist
 //!   semantics     symbolic execution: what arrives where, how often
 //!   loads         bytes per physical link, hence the bandwidth
+//!   rounds        algorithms that go in rounds, known by their hops
 //!   claims        what the plan says of itself against what was counted
 //!   brute_force   bounds again, by all cuts, for small topologies
 //!   schedule      the steps of an operation: order, races, results
@@ -17,6 +18,7 @@ mod claims;
 mod exact;
 mod loads;
 mod policy;
+mod rounds;
 mod schedule;
 mod semantics;
 mod structure;
@@ -35,7 +37,7 @@ use topology::{Channel, Collective, Topology, VertexId};
 
 pub use brute_force::{ProvedBound, bounds, brute_force_bound};
 pub use claims::MOST_CHANNELS;
-pub use loads::{Counted, channel_gbps};
+pub use loads::{Counted, Volumes, channel_gbps};
 pub use schedule::{
     At, Connection, Placement, ScheduleReport, ScheduleViolation, Waits, Wrong, schedule,
     schedule_placed, schedule_uneven,
@@ -95,6 +97,30 @@ pub fn plan(topology: &Topology, plan: &Plan) -> Result<CheckReport, Vec<Violati
     let mut report = CheckReport { collectives, alternatives, unchecked: Vec::new() };
     claims::check(plan, &mut report, &mut found);
     if found.is_empty() { Ok(report) } else { Err(found) }
+}
+
+/// What each collective of a plan moves: by its best algorithm's channels, of each byte of total data.
+///
+/// # Errors
+/// All violations of the channels' structure; a plan that passed [`plan`] has none.
+pub fn volumes(
+    topology: &Topology,
+    plan: &Plan,
+) -> Result<BTreeMap<Collective, Volumes>, Vec<Violation>> {
+    let counter = Counter::new(topology, &plan.ranks, plan.topology.links)?;
+    let CountedSet(set) = counter.set(&plan.channels)?;
+    let mut all = BTreeMap::new();
+    for collective in plan.channels.iter().flat_map(|channel| &channel.collectives) {
+        if !all.contains_key(collective) {
+            let loaded = set.loaded(*collective);
+            let volumes =
+                loads::volumes(topology, &loaded, &set.parts, *collective, plan.ranks.len());
+            let at = Place::default().collective(*collective);
+            let overflow = || Vec::from([at.violation(ViolationKind::Overflow)]);
+            all.insert(*collective, volumes.ok_or_else(overflow)?);
+        }
+    }
+    Ok(all)
 }
 
 /// Counts what those of `channels` that carry `collective` reach, after checking their structure and semantics.
@@ -173,11 +199,23 @@ pub fn claims(plan: &Plan, mut report: CheckReport) -> Result<CheckReport, Vec<V
     if found.is_empty() { Ok(report) } else { Err(found) }
 }
 
+/// The host of each rank, numbered in the order in which they come.
+fn hosts_of(topology: &Topology, vertices: &[VertexId]) -> Vec<usize> {
+    let mut numbers = BTreeMap::new();
+    let host = |vertex: &VertexId| {
+        let next = numbers.len();
+        *numbers.entry(topology.vertex(*vertex).host).or_insert(next)
+    };
+    vertices.iter().map(host).collect()
+}
+
 /// One list of channels with the loads of their hops.
 #[derive(Debug)]
 struct Set<'a> {
     topology: &'a Topology,
     ranks: usize,
+    /// By rank, counted in the order in which they come.
+    hosts: Vec<usize>,
     at: Place,
     channels: &'a [Channel],
     hops: Vec<Vec<HopLoad>>,
@@ -206,7 +244,17 @@ impl<'a> Set<'a> {
                 Vec::new()
             });
         }
-        Self { topology: walker.topology(), ranks: vertices.len(), at, channels, hops, parts }
+        let topology = walker.topology();
+        let hosts = hosts_of(topology, vertices);
+        Self { topology, ranks: vertices.len(), hosts, at, channels, hops, parts }
+    }
+
+    /// The channels that carry a collective, with what their hops put on links.
+    fn loaded(&self, collective: Collective) -> Vec<Loaded<'_>> {
+        let all = self.channels.iter().zip(&self.hops);
+        all.filter(|(channel, _)| channel.collectives.contains(&collective))
+            .map(|(channel, hops)| (channel, &hops[..]))
+            .collect()
     }
 
     /// Executes and counts each of `collectives`.
@@ -229,20 +277,19 @@ impl<'a> Set<'a> {
             for (at, channel) in placed.clone() {
                 semantics::channel(channel, collective, self.ranks, at, found);
             }
-            semantics::together(placed, collective, self.ranks, self.at, found);
+            let alone = placed.clone().map(|(_, channel)| channel);
+            let rounds = semantics::rounds(alone, collective, &self.hosts, self.at, found);
+            if rounds.is_none() {
+                semantics::together(placed, collective, self.ranks, self.at, found);
+            }
             if found.len() > before {
                 continue;
             }
-            let loaded: Vec<Loaded<'_>> = self
-                .channels
-                .iter()
-                .zip(&self.hops)
-                .filter(|(channel, _)| channel.collectives.contains(&collective))
-                .map(|(channel, hops)| (channel, &hops[..]))
-                .collect();
+            let loaded = self.loaded(collective);
             match loads::count(self.topology, &loaded, &self.parts, collective, self.ranks) {
                 Some(counted) => {
-                    counts.insert(collective, counted);
+                    let rounds = rounds.unwrap_or_default();
+                    counts.insert(collective, Counted { rounds, ..counted });
                 }
                 None => {
                     found.push(self.at.collective(collective).violation(ViolationKind::Overflow));

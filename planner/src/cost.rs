@@ -7,13 +7,29 @@
 //! - LL carries half the bandwidth and is capped by GPU and CPU generation; LL128 carries 120 of 128 bytes, less on trees;
 //! - a ring all-reduce across hosts with Simple waits longer (1.4 times the latency; 1.9 before compute capability 8.0).
 //!
-//! NCCL's corrections by size are left out: they are fitted to its own kernels. All arithmetic is on integers, so that
-//! equal inputs give equal tables.
+//! What is not of NCCL's (rounds, forests) has the latencies of its trees, whose hops go to several peers too, and of the protocols
+//! what they cost by themselves: half of the bytes are flags with LL, and 0.92 is what LL128 was found to keep of a ring.
+//!
+//! Where choices differ from NCCL's own on one host of eight (the test `nccl_tuning` compares them size by size):
+//!
+//! - NCCL's tree on one host is a chain, seven hops each way; ours is three deep, and wins small sizes by that alone.
+//! - One-shot and direct rounds do not exist in NCCL; with one or two hops they win from the smallest sizes to where bandwidth rules.
+//! - NCCL takes NVLS for large sizes from Hopper on. Nothing here runs it, so it is a candidate and never a choice.
+//! - NCCL's corrections of trees by size and its ceilings per channel are left out: they are fitted to its own kernels.
+//!
+//! All arithmetic on constants is on integers, so that equal inputs give equal tables.
 
 use alloc::vec::Vec;
 
+use topology::calibration::{Calibration, HostLink};
 use topology::plan::SizeChoice;
 use topology::{Algorithm, Collective, Fraction, Protocol};
+
+use crate::calibrated::{self, Load};
+
+/// What a plan says where its times come from the constants here.
+pub const ASSUMPTION: &str =
+    "times by size: latencies and efficiencies of NCCL 2.30's model (tuning.cc), not measured";
 
 /// What the model has to know of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +53,9 @@ pub struct Shape {
     pub algorithm: Algorithm,
     /// Total data per second at infinite size, GB/s.
     pub algbw_gbps: Fraction,
-    /// Hops inside hosts, one way, on the longest chain.
+    /// Hops inside hosts that one waits for after the other, there and back.
     pub intra_hops: u64,
-    /// Hops between hosts, one way, on the longest chain.
+    /// Hops between hosts that one waits for after the other, there and back.
     pub inter_hops: u64,
     /// Part of the data that the first so many channels carry, ascending; the last is 1. One entry where the channels only work together.
     pub prefixes: Vec<(u32, Fraction)>,
@@ -144,8 +160,7 @@ fn latency_ns(machine: &Machine, collective: Collective, shape: &Shape, protocol
         (false, true) => (TREE_BASE, TREE_GPU_LINK, TREE_NET),
         (false, false) => (TREE_BASE, TREE_PCIE, TREE_NET),
     };
-    let passes = if collective == Collective::AllReduce { 2 } else { 1 };
-    let hops = passes * (shape.intra_hops * intra[at] + shape.inter_hops * net[at]);
+    let hops = shape.intra_hops * intra[at] + shape.inter_hops * net[at];
     let latency = base[at] + hops;
     let waits = ring
         && machine.hosts > 1
@@ -167,12 +182,13 @@ fn bandwidth_kbps(
     kbps: u128,
 ) -> u128 {
     let permille = match (algorithm, protocol) {
-        (Algorithm::Tree, Protocol::Simple) | (Algorithm::Ring, Protocol::Ll128) => 920,
+        (Algorithm::Tree, Protocol::Simple) => 920,
         (_, Protocol::Simple) => 1_000,
-        (Algorithm::Ring, Protocol::Ll) => 500,
-        (_, Protocol::Ll) => 1_000 * 10 / 38,
-        (_, Protocol::Ll128) if machine.hosts > 1 => 920 * 120 / 128,
-        (_, Protocol::Ll128) => 920 * 7 / 9,
+        (Algorithm::Tree, Protocol::Ll) => 920 * 10 / 38,
+        (_, Protocol::Ll) => 500,
+        (Algorithm::Tree, Protocol::Ll128) if machine.hosts > 1 => 920 * 120 / 128,
+        (Algorithm::Tree, Protocol::Ll128) => 920 * 7 / 9,
+        (_, Protocol::Ll128) => 920,
     };
     let scaled = kbps * permille / 1_000;
     if protocol != Protocol::Ll {
@@ -191,10 +207,64 @@ fn bandwidth_kbps(
 /// The fastest choice by size, from 1 KiB up by powers of two, equal neighbours joined. Empty where no shape is given.
 #[must_use]
 pub fn table(machine: &Machine, collective: Collective, shapes: &[Shape]) -> Vec<SizeChoice> {
+    envelope(|bytes| fastest(machine, collective, shapes, bytes))
+}
+
+/// An algorithm of a plan over the links of a host that was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OnHost {
+    /// Which.
+    pub algorithm: Algorithm,
+    /// Of the plan's.
+    pub channels: u32,
+    /// What it asks of the links.
+    pub load: Load,
+}
+
+/// [`table`] for processes of one host, by what its links were measured to do.
+#[must_use]
+pub fn measured_table(
+    calibration: &Calibration,
+    collective: Collective,
+    ranks: usize,
+    candidates: &[OnHost],
+) -> Vec<SizeChoice> {
+    envelope(|bytes| {
+        let row = |of: &OnHost| {
+            let (link, algorithm) = (HostLink::Shm, of.algorithm);
+            let ns = calibrated::predict_ns(
+                calibration,
+                link,
+                collective,
+                algorithm,
+                ranks,
+                of.load,
+                bytes,
+            )?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a positive time; beyond 200 days it saturates"
+            )]
+            let predicted_ps = Some((ns * 1e3) as u64);
+            Some(SizeChoice {
+                max_bytes: bytes,
+                algorithm: of.algorithm,
+                protocol: Protocol::Simple,
+                channels: of.channels,
+                predicted_ps,
+            })
+        };
+        worth_it(candidates.iter().filter_map(row).collect())
+    })
+}
+
+/// Choices by size, equal neighbours joined.
+fn envelope(fastest: impl Fn(u64) -> Option<SizeChoice>) -> Vec<SizeChoice> {
     let mut rows: Vec<SizeChoice> = Vec::new();
     for power in SIZES {
         let bytes = 1_u64 << power;
-        let Some(row) = fastest(machine, collective, shapes, bytes) else { continue };
+        let Some(row) = fastest(bytes) else { continue };
         match rows.last_mut() {
             Some(last)
                 if (last.algorithm, last.protocol, last.channels)
@@ -218,33 +288,33 @@ fn fastest(
     shapes: &[Shape],
     bytes: u64,
 ) -> Option<SizeChoice> {
-    let mut best: Option<SizeChoice> = None;
-    for shape in shapes {
-        for protocol in [Protocol::Simple, Protocol::Ll128, Protocol::Ll] {
+    let of_shape = |shape: &Shape| {
+        let by_protocol = [Protocol::Simple, Protocol::Ll128, Protocol::Ll].into_iter();
+        let rows = by_protocol.filter_map(|protocol| {
             // As many channels as have enough to carry each, but one.
             let useful = (bytes / least_bytes(protocol)).max(1);
             let fitting = shape.prefixes.iter().rev().find(|(k, _)| u64::from(*k) <= useful);
-            let Some(&(channels, part)) = fitting.or_else(|| shape.prefixes.first()) else {
-                continue;
-            };
-            let predicted = predict_ps(machine, collective, shape, protocol, part, bytes);
-            let faster = match (predicted, best.as_ref().and_then(|b| b.predicted_ps)) {
-                (Some(time), Some(known)) => time < known,
-                (time, None) => time.is_some(),
-                (None, _) => false,
-            };
-            if faster {
-                best = Some(SizeChoice {
-                    max_bytes: bytes,
-                    algorithm: shape.algorithm,
-                    protocol,
-                    channels,
-                    predicted_ps: predicted,
-                });
-            }
-        }
-    }
-    best
+            let &(channels, part) = fitting.or_else(|| shape.prefixes.first())?;
+            let predicted = predict_ps(machine, collective, shape, protocol, part, bytes)?;
+            Some(SizeChoice {
+                max_bytes: bytes,
+                algorithm: shape.algorithm,
+                protocol,
+                channels,
+                predicted_ps: Some(predicted),
+            })
+        });
+        rows.min_by_key(|row| row.predicted_ps)
+    };
+    worth_it(shapes.iter().filter_map(of_shape).collect())
+}
+
+/// The first of `rows` that is within a twentieth of the fastest: what is best at infinite size comes first, and is left only where
+/// that gains something.
+fn worth_it(rows: Vec<SizeChoice>) -> Option<SizeChoice> {
+    let time = |row: &SizeChoice| row.predicted_ps.unwrap_or(u64::MAX);
+    let least = rows.iter().map(time).min()?;
+    rows.into_iter().find(|row| time(row) <= least.saturating_add(least / 20))
 }
 
 #[cfg(test)]
@@ -263,7 +333,7 @@ mod tests {
         Shape {
             algorithm: Algorithm::Ring,
             algbw_gbps: Fraction::integer(gbps),
-            intra_hops: 7,
+            intra_hops: 14,
             inter_hops: 0,
             prefixes: [(1, Fraction::of(1, 2)), (2, Fraction::ONE)].into(),
         }
@@ -273,7 +343,7 @@ mod tests {
         Shape {
             algorithm: Algorithm::Tree,
             algbw_gbps: Fraction::integer(gbps),
-            intra_hops: 3,
+            intra_hops: 6,
             inter_hops: 0,
             prefixes: [(2, Fraction::ONE)].into(),
         }

@@ -9,6 +9,7 @@ pub mod assemble;
 mod balance;
 pub mod bound;
 pub mod bounded_search;
+pub mod calibrated;
 pub mod check;
 pub mod composed;
 pub mod concurrent_flow;
@@ -23,6 +24,7 @@ pub mod pairs;
 pub mod plan_error;
 pub mod report;
 pub mod rings;
+pub mod rounds;
 mod routes;
 pub mod select;
 mod served;
@@ -37,7 +39,7 @@ mod units;
 pub mod weighted;
 pub mod why;
 
-pub use assemble::plan;
+pub use assemble::{plan, plan_calibrated};
 pub use plan_error::PlanError;
 
 #[cfg(test)]

@@ -35,12 +35,21 @@ pub struct Pair {
 /// receiver.
 #[must_use]
 pub fn route(graph: &FlowGraph, wanted: impl Fn(usize, usize) -> bool) -> Option<Vec<Pair>> {
+    let pieces = if graph.ranks > MOST_FINE_RANKS { COARSE_PIECES } else { PIECES };
+    route_in(graph, pieces, wanted)
+}
+
+/// [`route`], the data of each pair in so many pieces.
+pub(crate) fn route_in(
+    graph: &FlowGraph,
+    count: u64,
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Option<Vec<Pair>> {
     let adjacency = Adjacency::new(graph);
     let widest = graph.edges.iter().map(|e| e.capacity).max().unwrap_or(1);
     let mut load = vec![0_u64; graph.edges.len()];
     let mut ways: BTreeMap<(usize, usize), BTreeMap<Vec<usize>, u64>> = BTreeMap::new();
     let mut routes = Routes::none(graph);
-    let count = if graph.ranks > MOST_FINE_RANKS { COARSE_PIECES } else { PIECES };
     for _ in 0..count {
         for from in 0..graph.ranks {
             let receivers: Vec<usize> =

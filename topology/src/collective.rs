@@ -89,7 +89,7 @@ names! {
         Tree = "tree",
         /// Weighted spanning trees packed into the links.
         Forest = "forest",
-        /// Every rank to every rank, in one or two steps.
+        /// Every rank to every rank: exchanges in one step, a reduction by shards in one, an all-reduce by shards in two.
         Direct = "direct",
         /// Reduction and multicast in NVSwitches.
         Nvls = "nvls",
@@ -99,6 +99,14 @@ names! {
         Pat = "pat",
         /// One algorithm inside hosts, another between them.
         Hierarchical = "hierarchical",
+        /// All of the data from every rank to every rank.
+        OneShot = "one-shot",
+        /// All of the data to the rank whose number differs in one bit, bit by bit.
+        RecursiveDoubling = "recursive-doubling",
+        /// Half of what is left to the rank whose number differs in one bit, and back (Rabenseifner).
+        HalvingDoubling = "halving-doubling",
+        /// Blocks to ranks 1, 2, 4, .. away in turn.
+        Bruck = "bruck",
     }
 }
 
@@ -125,6 +133,32 @@ names! {
         NcclGraph = "nccl-graph",
         /// MSCCL through an exported schedule.
         Msccl = "msccl",
+    }
+}
+
+impl Algorithm {
+    /// Whether it goes in rounds over a list of hops each, and in no other form. ([`Algorithm::Direct`] has both.)
+    #[must_use]
+    pub const fn is_rounds(self) -> bool {
+        matches!(
+            self,
+            Self::OneShot
+                | Self::RecursiveDoubling
+                | Self::HalvingDoubling
+                | Self::Bruck
+                | Self::Pat
+                | Self::Hierarchical
+        )
+    }
+
+    /// What [`Algorithm::Hierarchical`] does between hosts: halving and doubling, which needs the fewest bytes and steps, where it
+    /// has a form without folding, else PAT.
+    #[must_use]
+    pub const fn between_hosts(collective: Collective, hosts: usize) -> Self {
+        match collective {
+            Collective::AllReduce if hosts.is_power_of_two() => Self::HalvingDoubling,
+            _ => Self::Pat,
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 
 extern crate alloc;
 
+pub mod calibration;
 pub mod formats;
 pub mod health;
 pub mod launch;

@@ -106,10 +106,18 @@ pub fn from_plan(plan: &Plan) -> (Vec<TunerRow>, Vec<String>) {
             let algorithm = match choice.algorithm {
                 Algorithm::Ring => Some(NcclAlgorithm::Ring),
                 Algorithm::Tree => Some(NcclAlgorithm::Tree),
+                // NCCL's is for all-gather and reduce-scatter.
+                Algorithm::Pat if collective == Collective::AllReduce => None,
                 Algorithm::Pat => Some(NcclAlgorithm::Pat),
                 Algorithm::Nvls => Some(NcclAlgorithm::Nvls),
                 Algorithm::CollNet => Some(NcclAlgorithm::CollNetDirect),
-                Algorithm::Forest | Algorithm::Direct | Algorithm::Hierarchical => None,
+                Algorithm::Forest
+                | Algorithm::Direct
+                | Algorithm::Hierarchical
+                | Algorithm::OneShot
+                | Algorithm::RecursiveDoubling
+                | Algorithm::HalvingDoubling
+                | Algorithm::Bruck => None,
             };
             // NCCL's trees are for all-reduce alone.
             let algorithm = algorithm.filter(|algorithm| {

@@ -47,7 +47,7 @@ pub struct Plan {
     pub topology: TopologyRef,
     /// By rank.
     pub ranks: Vec<PlanRank>,
-    /// The channels of every collective's best algorithm; by index. Shares of one collective add up to 1.
+    /// The channels of every collective's best algorithm; by index. Shares of one collective add up to 1, but for rounds.
     pub channels: Vec<Channel>,
     /// Channels of other algorithms that `by_size` or a forced choice may name.
     pub alternatives: Vec<ChannelSet>,
@@ -109,9 +109,10 @@ pub struct Channel {
     pub root: Option<Rank>,
     /// NICs it uses, by vertex name.
     pub nics: Vec<String>,
-    /// Part of the collective's total data.
+    /// Part of the collective's total data; of a round, what each hop carries.
     pub share: Fraction,
-    /// GB/s this channel carries: on each of its edges for a ring, of its tree's data otherwise.
+    /// GB/s this channel carries: on each of its edges for a ring, of its tree's data otherwise; of a round, of a hop's data over
+    /// the time of the whole operation.
     pub gbps: Fraction,
     /// Who sends to whom, in data direction. A ring: one edge per hop in ring order. A tree from its root:
     /// parents before children. A tree towards its root (reduce, reduce-scatter): children before parents.
@@ -130,6 +131,9 @@ pub enum Pattern {
     Tree,
     /// Independent sends between pairs.
     Pairs,
+    /// One round of an algorithm that goes in rounds: its channels, in order, are the rounds, and every hop of a round carries the
+    /// channel's `share` of the collective's total data. Shares of rounds do not add up to 1.
+    Rounds,
 }
 
 /// One hop of a channel.
@@ -194,9 +198,9 @@ pub struct Candidate {
     pub algorithm: Algorithm,
     /// Total data per second, GB/s, at infinite size, as counted by the checker.
     pub algbw_gbps: Fraction,
-    /// Rings, or the largest number of trees with one root.
+    /// Rings, or the largest number of trees with one root; 1 for what goes in rounds.
     pub channels: u32,
-    /// Longest chain of hops.
+    /// Longest chain of hops; rounds, for what goes in rounds.
     pub height: u32,
     /// Whether it equals the proved bound.
     pub optimal: bool,

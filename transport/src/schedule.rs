@@ -5,6 +5,7 @@
 //!                                                   ring: one lane per rank      ── pipelined chunks ──▶ Schedule
 //!                                                   tree: one lane per hop
 //!                                                   pairs: one lane per distance of ranks
+//!                                                   rounds: one lane per peer and round
 //! ```
 //!
 //! Every schedule but all-to-all's is right both in place and out of place: no step reads `Input` where an earlier step wrote the
@@ -20,7 +21,7 @@
 use std::ops::Range;
 
 use topology::schedule::{Blocks, Buffer, Lane, Op, Program, Schedule, Slice, Step};
-use topology::{Collective, Plan, Rank, plan::Pattern};
+use topology::{Algorithm, Collective, Plan, Rank, plan::Pattern};
 
 mod direct;
 mod ring;
@@ -32,6 +33,7 @@ mod tests;
 mod tree;
 
 use direct::Block;
+use rounds::Rounds;
 pub use select::{Selected, channel_ids, select};
 
 /// Slots a connection needs for every schedule made here to be free of deadlock.
@@ -131,7 +133,7 @@ pub enum ScheduleError {
         /// Asked for.
         collective: Collective,
         /// Asked for.
-        kind: rounds::Rounds,
+        kind: Rounds,
     },
     /// A rooted collective without a root, or with one that is no rank.
     #[error("{collective} among {ranks} ranks needs a root below {ranks}")]
@@ -207,6 +209,9 @@ pub fn schedule(
     }
     let bytes = u64::try_from(count.saturating_mul(sizing.element_bytes)).unwrap_or(u64::MAX);
     let channels = select(plan, collective, root, bytes)?;
+    if let Some(first) = channels.iter().find(|c| c.channel.pattern == Pattern::Rounds) {
+        return by_rounds(plan, collective, first, count, sizing);
+    }
     let exchanges = direct_only(collective);
     if let Some(other) =
         channels.iter().find(|c| exchanges != (c.channel.pattern == Pattern::Pairs))
@@ -262,6 +267,37 @@ pub fn schedule(
         }
     }
     Ok(Schedule { collective, count, root, programs })
+}
+
+/// The schedule of the rounds whose first is `first`.
+fn by_rounds(
+    plan: &Plan,
+    collective: Collective,
+    first: &Selected<'_>,
+    count: usize,
+    sizing: Sizing,
+) -> Result<Schedule, ScheduleError> {
+    let pattern = Pattern::Rounds;
+    let unsupported = || ScheduleError::Unsupported { collective, pattern };
+    let ranks = plan.ranks.len();
+    let algorithm = select::algorithm(plan, collective, first.channel).ok_or_else(unsupported)?;
+    let mut made = if algorithm == Algorithm::Hierarchical {
+        let hosts = 1 + plan.ranks.windows(2).filter(|pair| pair[0].host != pair[1].host).count();
+        let between = Algorithm::between_hosts(collective, hosts);
+        let kind = Rounds::of(between).ok_or_else(unsupported)?;
+        if !ranks.is_multiple_of(hosts) {
+            let why = "hosts of different size";
+            return Err(ScheduleError::Malformed { channel: first.id, pattern, why });
+        }
+        rounds::hierarchical(kind, collective, hosts, ranks / hosts, count, sizing)?
+    } else {
+        let kind = Rounds::of(algorithm).ok_or_else(unsupported)?;
+        rounds::in_rounds(kind, collective, ranks, count, sizing)?
+    };
+    for lane in made.programs.iter_mut().flat_map(|program| &mut program.lanes) {
+        lane.channel = first.id;
+    }
+    Ok(made)
 }
 
 /// The schedule of an uneven all-to-all.
@@ -383,8 +419,17 @@ pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<Connec
                 Pattern::Pairs if direct_only(*collective) => {
                     channel.edges.iter().for_each(|e| add(e.from, e.to, 0));
                 }
-                Pattern::Pairs => {}
+                Pattern::Pairs | Pattern::Rounds => {}
             }
+        }
+    }
+    for collective in collectives {
+        let carried = match collective {
+            Collective::Barrier => Collective::AllReduce,
+            other => *other,
+        };
+        for first in select::in_rounds(plan, carried) {
+            all.extend(connections_of_rounds(plan, carried, &first));
         }
     }
     if collectives.contains(&Collective::SendRecv) {
@@ -399,6 +444,26 @@ pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<Connec
     all.dedup();
     all.retain(|c| c.from != c.to);
     all
+}
+
+/// The connections of rounds: those of a schedule with an element for every rank, which leaves none out.
+fn connections_of_rounds(
+    plan: &Plan,
+    collective: Collective,
+    first: &Selected<'_>,
+) -> Vec<ConnectionId> {
+    let sizing = Sizing { element_bytes: 1, slot_bytes: LINE_BYTES };
+    let Ok(made) = by_rounds(plan, collective, first, plan.ranks.len(), sizing) else {
+        return Vec::new();
+    };
+    let of_rank = |(from, program): (usize, Program)| {
+        let from = rank(from);
+        program.lanes.into_iter().filter_map(move |lane| {
+            let (channel, connection) = (lane.channel, lane.connection);
+            lane.send_to.map(|to| ConnectionId { from, to, channel, connection })
+        })
+    };
+    made.programs.into_iter().enumerate().flat_map(of_rank).collect()
 }
 
 /// All-gather and reduce-scatter: rings carry a part of every shard, trees a part of their root's.
@@ -439,7 +504,9 @@ fn sharded(job: &mut Job<'_>, channels: &[Selected<'_>]) -> Result<(), ScheduleE
                 }
             }
         }
-        Pattern::Pairs => return Err(ScheduleError::Unsupported { collective, pattern }),
+        Pattern::Pairs | Pattern::Rounds => {
+            return Err(ScheduleError::Unsupported { collective, pattern });
+        }
     }
     Ok(())
 }

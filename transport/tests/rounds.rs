@@ -1,11 +1,14 @@
 //! Schedules in rounds, and along double binary trees, before the checker: right for every number of ranks, with as many steps
 //! one after the other as their names promise.
 
+use std::collections::BTreeMap;
+
 use planner::check::{self, ScheduleReport};
+use planner::rounds::rounds;
 use planner::trees::double_tree;
 use topology::plan::{ChannelEdge, EdgePath};
 use topology::schedule::Schedule;
-use topology::{Collective, Fraction, Plan, Rank};
+use topology::{Algorithm, Collective, Fraction, Plan, Rank};
 use transport::schedule::rounds::{Rounds, hierarchical, in_rounds};
 use transport::schedule::{Sizing, schedule};
 
@@ -199,5 +202,61 @@ fn double_binary_trees() {
         assert!(report.depth <= 2 * (log2_up(ranks as usize) + 1), "{ranks}: {}", report.depth);
         let made = schedule(&plan, Collective::AllReduce, None, 1000, cut()).unwrap();
         passes(&made, &format!("double tree over {ranks} ranks, in chunks"));
+    }
+}
+
+/// What plans say of rounds is what schedules do: elements by sender and receiver.
+#[track_caller]
+fn as_planned(made: &Schedule, algorithm: Algorithm, hosts: &[usize]) {
+    let what = format!("{algorithm} {}, {} ranks", made.collective, hosts.len());
+    let report = passes(made, &what);
+    let planned = rounds(algorithm, made.collective, hosts).unwrap();
+    let mut expected: BTreeMap<(Rank, Rank), Fraction> = BTreeMap::new();
+    for round in &planned {
+        for (from, to) in &round.hops {
+            let rank = |index: &usize| Rank(u32::try_from(*index).unwrap());
+            let sum = expected.entry((rank(from), rank(to))).or_insert(Fraction::ZERO);
+            *sum = *sum + round.share * Fraction::of(made.count as u64, 1);
+        }
+    }
+    let sent: BTreeMap<(Rank, Rank), Fraction> = report
+        .sent
+        .iter()
+        .map(|(ends, elements)| (*ends, Fraction::of(*elements as u64, 1)))
+        .collect();
+    assert_eq!(sent, expected, "{what}");
+    assert!(report.depth <= planned.len(), "{what}: {} steps", report.depth);
+}
+
+#[test]
+fn schedules_send_what_plans_say() {
+    let named = [
+        Algorithm::OneShot,
+        Algorithm::Direct,
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Bruck,
+        Algorithm::Pat,
+    ];
+    for n in (2..=17_usize).chain([31, 32, 33, 64]) {
+        let hosts = vec![0; n];
+        // Divided by the ranks, and by the largest power of two among them.
+        let count = n << n.ilog2();
+        for algorithm in named {
+            let kind = Rounds::of(algorithm).unwrap();
+            for collective in COLLECTIVES.into_iter().filter(|c| kind.runs(*c)) {
+                let made = in_rounds(kind, collective, n, count, whole()).unwrap();
+                as_planned(&made, algorithm, &hosts);
+            }
+        }
+    }
+    for (count, inside) in [(2, 2), (2, 8), (3, 4), (4, 3), (5, 2), (8, 8)] {
+        let hosts: Vec<usize> = (0..count * inside).map(|rank| rank / inside).collect();
+        for collective in COLLECTIVES {
+            let between = Rounds::of(Algorithm::between_hosts(collective, count)).unwrap();
+            let elements = count * inside * inside * count;
+            let made = hierarchical(between, collective, count, inside, elements, whole()).unwrap();
+            as_planned(&made, Algorithm::Hierarchical, &hosts);
+        }
     }
 }

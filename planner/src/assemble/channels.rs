@@ -13,6 +13,7 @@ use crate::forest::{Forest, TreeEdge};
 use crate::model::{Model, rank_of};
 use crate::pairs::Pair;
 use crate::rings::{RingPacking, Way};
+use crate::rounds::Round;
 use crate::trees::Tree;
 
 /// A channel that still lacks its place, collectives and rate.
@@ -185,13 +186,48 @@ pub(super) fn pairs(
     [channel(model, Pattern::Pairs, root, Fraction::ONE, edges, Vec::new())].into()
 }
 
+/// One channel a round; `None` where a hop has no way.
+pub(super) fn rounds(
+    model: &Model,
+    rounds: &[Round],
+    ways: &BTreeMap<(usize, usize), Vec<Way>>,
+) -> Option<Vec<Channel>> {
+    let of_round = |round: &Round| {
+        let hop =
+            |&(from, to): &(usize, usize)| Some(edge(model, from, to, ways.get(&(from, to))?));
+        let edges = round.hops.iter().map(hop).collect::<Option<_>>()?;
+        Some(channel(model, Pattern::Rounds, None, round.share, edges, Vec::new()))
+    };
+    rounds.iter().map(of_round).collect()
+}
+
+/// Hops one after the other when `channels` carry a collective: inside hosts, and between them. Of channels side by side the longest
+/// chain, there and back for an all-reduce; of rounds, all.
+pub(super) fn hops_in_all(
+    model: &Model,
+    collective: Collective,
+    channels: &[Channel],
+) -> (u64, u64) {
+    let crosses = |e: &ChannelEdge| model.hosts[e.from.index()] != model.hosts[e.to.index()];
+    if channels.iter().all(|channel| channel.pattern == Pattern::Rounds) {
+        let between = channels.iter().filter(|c| c.edges.iter().any(crosses)).count() as u64;
+        return (channels.len() as u64 - between, between);
+    }
+    let passes = if collective == Collective::AllReduce { 2 } else { 1 };
+    let (inside, between) = hops(model, channels);
+    (passes * inside, passes * between)
+}
+
 /// Hops on the longest chain of any of `channels`, one way: inside hosts, and between them.
-pub(super) fn hops(model: &Model, channels: &[Channel]) -> (u64, u64) {
+fn hops(model: &Model, channels: &[Channel]) -> (u64, u64) {
     let mut longest = (0, 0);
     for channel in channels {
         let crosses = |e: &ChannelEdge| model.hosts[e.from.index()] != model.hosts[e.to.index()];
         let chain = match channel.pattern {
-            Pattern::Pairs => (1, u64::from(channel.edges.iter().any(crosses))),
+            Pattern::Pairs | Pattern::Rounds => {
+                let between = u64::from(channel.edges.iter().any(crosses));
+                (1 - between, between)
+            }
             Pattern::Ring => {
                 let between = channel.edges.iter().filter(|e| crosses(e)).count() as u64;
                 let all = channel.edges.len() as u64;

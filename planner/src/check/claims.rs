@@ -156,6 +156,13 @@ fn candidate(
     {
         report(ViolationKind::AlgorithmPattern { claim, algorithm: claimed.algorithm });
     }
+    let fits = match counted.rounds.is_empty() {
+        true => !claimed.algorithm.is_rounds(),
+        false => counted.rounds.contains(&claimed.algorithm),
+    };
+    if !fits {
+        report(ViolationKind::AlgorithmPattern { claim, algorithm: claimed.algorithm });
+    }
     let bound = entry.bound.as_ref().map(|bound| bound.algbw_gbps);
     if let Some(bound) = bound.filter(|bound| *bound < counted.algbw_gbps) {
         report(ViolationKind::BoundBelowCount { bound, counted: counted.algbw_gbps });

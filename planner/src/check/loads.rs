@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use num_integer::Integer;
 use topology::plan::{ChannelEdge, Pattern};
-use topology::{Channel, Collective, Fraction, LinkId, Rank, Topology};
+use topology::{Algorithm, Channel, Collective, Fraction, LinkId, Rank, Topology};
 
 use super::exact;
 use super::semantics::roots;
@@ -22,10 +22,58 @@ pub struct Counted {
     pub loads: Vec<(LinkId, Fraction)>,
     /// The links that decide the bandwidth; by link.
     pub limiting: Vec<LinkId>,
-    /// Longest chain of hops one way: N-1 for a ring of N, the height of a tree, 1 for pairs.
+    /// Longest chain of hops one way: N-1 for a ring of N, the height of a tree, 1 for pairs; rounds are counted all.
     pub height: u32,
-    /// Channels without a root, plus the largest number that share one.
+    /// Channels without a root, plus the largest number that share one; rounds are one channel together.
     pub channels: u32,
+    /// The algorithms whose rounds these are; empty where they are no rounds.
+    pub rounds: Vec<Algorithm>,
+}
+
+/// What one byte of a collective's total data costs, exactly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Volumes {
+    /// Bytes that each rank sends and receives of its own account, by rank; data it forwards for others of an exchange is not its own.
+    pub ranks: Vec<(Fraction, Fraction)>,
+    /// Bytes over each link, without those that carry nothing; by link.
+    pub links: Vec<(LinkId, Fraction)>,
+    /// Bytes that all ranks send together.
+    pub job: Fraction,
+}
+
+/// Volumes of `channels`, all of which carry `collective`; of the slowest root, where the root is open. `None` where fractions do not
+/// fit.
+pub(super) fn volumes(
+    topology: &Topology,
+    channels: &[Loaded<'_>],
+    parts: &Parts,
+    collective: Collective,
+    ranks: usize,
+) -> Option<Volumes> {
+    let of = Operation { topology, channels, parts, collective, ranks };
+    let mut worst: Option<(Fraction, Case, Loads)> = None;
+    for case in cases(channels, collective, ranks) {
+        let loads = loads(&of, case)?;
+        let time = busiest(topology, &loads)?;
+        if worst.as_ref().is_none_or(|(slowest, ..)| time > *slowest) {
+            worst = Some((time, case, loads));
+        }
+    }
+    let Some((_, case, links)) = worst else { return Some(Volumes::default()) };
+    let mut by_rank = vec![(Fraction::ZERO, Fraction::ZERO); ranks];
+    let mut job = Fraction::ZERO;
+    for (channel, _) in channels.iter().filter(|(channel, _)| !idle(channel, case)) {
+        for (place, edge) in channel.all_edges().enumerate() {
+            let up = place < channel.reduce_edges.len();
+            let part = factor(channel, collective, (edge, up), ranks, case);
+            let data = channel.share.checked_mul(part)?;
+            let (sent, received) = (edge.from.index(), edge.to.index());
+            by_rank[sent].0 = by_rank[sent].0.checked_add(data)?;
+            by_rank[received].1 = by_rank[received].1.checked_add(data)?;
+            job = job.checked_add(data)?;
+        }
+    }
+    Some(Volumes { ranks: by_rank, links, job })
 }
 
 /// What is left open by a plan and decided by the operation.
@@ -51,6 +99,9 @@ pub(super) fn count(
     ranks: usize,
 ) -> Option<Counted> {
     let of = Operation { topology, channels, parts, collective, ranks };
+    if channels.iter().any(|(channel, _)| channel.pattern == Pattern::Rounds) {
+        return count_rounds(&of);
+    }
     let mut cases = cases(channels, collective, ranks);
     if let Some(root) = slowest_root(&of, &cases)? {
         cases = vec![root];
@@ -77,6 +128,32 @@ pub(super) fn count(
             .max()
             .unwrap_or_default(),
         channels: channel_count(channels.iter().map(|(channel, _)| *channel)),
+        rounds: Vec::new(),
+    })
+}
+
+/// A round begins when the one before is over, so each takes as long as its busiest link.
+fn count_rounds(of: &Operation<'_>) -> Option<Counted> {
+    let mut time = Fraction::ZERO;
+    let mut sums: BTreeMap<LinkId, Fraction> = BTreeMap::new();
+    let mut busiest_links = BTreeSet::new();
+    for channel in of.channels.chunks(1) {
+        let round = loads(&Operation { channels: channel, ..*of }, Case::Fixed)?;
+        let longest = busiest(of.topology, &round)?;
+        time = time.checked_add(longest)?;
+        busiest_links.extend(limiting(of.topology, &round, longest)?);
+        for (link, load) in round {
+            let sum = sums.entry(link).or_insert(Fraction::ZERO);
+            *sum = sum.checked_add(load)?;
+        }
+    }
+    Some(Counted {
+        algbw_gbps: Fraction::ONE.checked_div(time).unwrap_or(Fraction::ZERO),
+        loads: sums.into_iter().collect(),
+        limiting: busiest_links.into_iter().collect(),
+        height: u32::try_from(of.channels.len()).unwrap_or(u32::MAX),
+        channels: 1,
+        rounds: Vec::new(),
     })
 }
 
@@ -235,7 +312,7 @@ fn factor(
         // The hop that would bring the root its own data back does not happen.
         (Pattern::Ring, Collective::Broadcast) if case == Case::Root(edge.to) => Fraction::ZERO,
         (Pattern::Ring, Collective::Reduce) if case == Case::Root(edge.from) => Fraction::ZERO,
-        (Pattern::Ring | Pattern::Tree, _) => Fraction::ONE,
+        (Pattern::Ring | Pattern::Tree | Pattern::Rounds, _) => Fraction::ONE,
         (Pattern::Pairs, Collective::AllReduce) if channel.reduce_edges.is_empty() => Fraction::ONE,
         (Pattern::Pairs, Collective::Broadcast | Collective::Reduce) => Fraction::ONE,
         (Pattern::Pairs, Collective::SendRecv) => {
@@ -275,7 +352,7 @@ pub fn channel_gbps(
 fn height(channel: &Channel, ranks: usize) -> u32 {
     match channel.pattern {
         Pattern::Ring => u32::try_from(ranks - 1).unwrap_or(u32::MAX),
-        Pattern::Pairs => 1,
+        Pattern::Pairs | Pattern::Rounds => 1,
         Pattern::Tree => {
             let way = |edges: &[ChannelEdge]| {
                 // Hops are listed in an order they can be executed in, whichever way they run.

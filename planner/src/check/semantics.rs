@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use topology::plan::{ChannelEdge, Pattern};
-use topology::{Channel, Collective, Fraction, Rank};
+use topology::{Algorithm, Channel, Collective, Fraction, Rank};
 
 use super::exact;
 use super::structure::{Direction, ways};
@@ -26,6 +26,8 @@ pub(super) fn channel(
         Pattern::Ring => ring(channel, collective, count),
         Pattern::Tree => tree(channel, collective, count),
         Pattern::Pairs => pairs(channel, collective, count),
+        // What one round is for, the others say; see `rounds`.
+        Pattern::Rounds => Ok(()),
     };
     if let Err(kind) = result {
         found.push(at.collective(collective).violation(kind));
@@ -236,6 +238,31 @@ pub(super) fn roots<'a>(
     collective: Collective,
 ) -> BTreeSet<Rank> {
     channels.filter(|_| collective.has_root()).filter_map(|channel| channel.root).collect()
+}
+
+/// Rounds of one collective together: they are those of a known algorithm. `None` where none of the channels is a round.
+pub(super) fn rounds<'a>(
+    channels: impl Iterator<Item = &'a Channel> + Clone,
+    collective: Collective,
+    hosts: &[usize],
+    at: Place,
+    found: &mut Vec<Violation>,
+) -> Option<Vec<Algorithm>> {
+    let is_round = |channel: &&Channel| channel.pattern == Pattern::Rounds;
+    if !channels.clone().any(|channel| is_round(&channel)) {
+        return None;
+    }
+    let at = at.collective(collective);
+    let all: Vec<&Channel> = channels.collect();
+    if !all.iter().all(is_round) {
+        found.push(at.violation(ViolationKind::RoundsAmongOthers));
+        return Some(Vec::new());
+    }
+    let known = super::rounds::recognise(&all, collective, hosts);
+    if known.is_empty() {
+        found.push(at.violation(ViolationKind::UnknownRounds { rounds: all.len() }));
+    }
+    Some(known)
 }
 
 /// The channels of one collective together: shares tile the data (where channels name several roots, for each root

@@ -164,6 +164,17 @@ pub(super) fn channel(channel: &Channel, count: usize, at: Place, found: &mut Ve
                 found.push(at.violation(superfluous(Pattern::Pairs, "ring order")));
             }
         }
+        Pattern::Rounds => {
+            for (there, field) in [
+                (!channel.ranks.is_empty(), "ring order"),
+                (channel.root.is_some(), "root"),
+                (!channel.reduce_edges.is_empty(), "way up"),
+            ] {
+                if there {
+                    found.push(at.violation(superfluous(Pattern::Rounds, field)));
+                }
+            }
+        }
     }
 }
 
@@ -403,7 +414,8 @@ pub(super) fn hops(
                 continue;
             }
             // Ranks that take part may forward for a pair; a tree or ring has a hop for each rank it passes.
-            let relays = if channel.pattern == Pattern::Pairs { vertices } else { &[] };
+            let relayed = matches!(channel.pattern, Pattern::Pairs | Pattern::Rounds);
+            let relays = if relayed { vertices } else { &[] };
             let before = load.len();
             match walk(walker, ends, (&crossed, path.share), relays, parts, &mut load) {
                 Ok(()) => {

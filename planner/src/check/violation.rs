@@ -446,6 +446,15 @@ pub enum ViolationKind {
         /// Channels there.
         found: u32,
     },
+    /// A collective that some channels carry in rounds and others otherwise.
+    #[error("some of its channels are rounds and some are not")]
+    RoundsAmongOthers,
+    /// Rounds that are no algorithm's.
+    #[error("its {rounds} rounds are not those of an algorithm that is known to be right")]
+    UnknownRounds {
+        /// How many there are.
+        rounds: usize,
+    },
     /// Fractions of the plan do not fit 128 bits when added up.
     #[error("fractions too fine to be added up exactly")]
     Overflow,
@@ -462,6 +471,7 @@ fn word(pattern: Pattern) -> &'static str {
         Pattern::Ring => "ring",
         Pattern::Tree => "tree",
         Pattern::Pairs => "pairs channel",
+        Pattern::Rounds => "round",
     }
 }
 

@@ -72,10 +72,23 @@ wire_enum!(Collective {
     SendRecv,
     Barrier
 });
-wire_enum!(Algorithm { Ring, Tree, Forest, Direct, Nvls, CollNet, Pat, Hierarchical });
+wire_enum!(Algorithm {
+    Ring,
+    Tree,
+    Forest,
+    Direct,
+    Nvls,
+    CollNet,
+    Pat,
+    Hierarchical,
+    OneShot,
+    RecursiveDoubling,
+    HalvingDoubling,
+    Bruck,
+});
 wire_enum!(Protocol { Simple, Ll, Ll128 });
 wire_enum!(Executor { Host, Cuda, NcclGraph, Msccl });
-wire_enum!(Pattern { Ring, Tree, Pairs });
+wire_enum!(Pattern { Ring, Tree, Pairs, Rounds });
 wire_enum!(LinkPolicy { Auto, All });
 wire_enum!(CpuArch { X86_64 = X8664, Arm64, Ppc64 });
 wire_enum!(PciKind { RootPort, Switch, SwitchPort, Gpu, Nic, NvSwitch, Other });

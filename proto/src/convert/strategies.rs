@@ -312,7 +312,7 @@ fn channel_edge() -> impl Strategy<Value = ChannelEdge> {
 }
 
 fn channel() -> impl Strategy<Value = Channel> {
-    let pattern = select(&[Pattern::Ring, Pattern::Tree, Pattern::Pairs][..]);
+    let pattern = select(&[Pattern::Ring, Pattern::Tree, Pattern::Pairs, Pattern::Rounds][..]);
     (
         (any::<u32>(), pattern, collectives()),
         (vec(any::<u32>(), 0..4), any::<Option<u32>>(), texts()),

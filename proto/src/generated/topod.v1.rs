@@ -548,6 +548,8 @@ pub enum Pattern {
     Tree = 2,
     /// Independent sends between pairs.
     Pairs = 3,
+    /// One round of an algorithm that goes in rounds; every hop carries the channel's share of the total data.
+    Rounds = 4,
 }
 impl Pattern {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -560,6 +562,7 @@ impl Pattern {
             Self::Ring => "PATTERN_RING",
             Self::Tree => "PATTERN_TREE",
             Self::Pairs => "PATTERN_PAIRS",
+            Self::Rounds => "PATTERN_ROUNDS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -569,6 +572,7 @@ impl Pattern {
             "PATTERN_RING" => Some(Self::Ring),
             "PATTERN_TREE" => Some(Self::Tree),
             "PATTERN_PAIRS" => Some(Self::Pairs),
+            "PATTERN_ROUNDS" => Some(Self::Rounds),
             _ => None,
         }
     }
@@ -585,7 +589,7 @@ pub enum Algorithm {
     Tree = 2,
     /// Weighted spanning trees packed into the links.
     Forest = 3,
-    /// Every rank to every rank, in one or two steps.
+    /// Every rank to every rank: exchanges in one step, a reduction by shards in one, an all-reduce by shards in two.
     Direct = 4,
     /// Reduction and multicast in NVSwitches.
     Nvls = 5,
@@ -595,6 +599,14 @@ pub enum Algorithm {
     Pat = 7,
     /// One algorithm inside hosts, another between them.
     Hierarchical = 8,
+    /// All of the data from every rank to every rank.
+    OneShot = 9,
+    /// All of the data to the rank whose number differs in one bit, bit by bit.
+    RecursiveDoubling = 10,
+    /// Half of what is left to the rank whose number differs in one bit, and back.
+    HalvingDoubling = 11,
+    /// Blocks to ranks 1, 2, 4, .. away in turn.
+    Bruck = 12,
 }
 impl Algorithm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -612,6 +624,10 @@ impl Algorithm {
             Self::CollNet => "ALGORITHM_COLL_NET",
             Self::Pat => "ALGORITHM_PAT",
             Self::Hierarchical => "ALGORITHM_HIERARCHICAL",
+            Self::OneShot => "ALGORITHM_ONE_SHOT",
+            Self::RecursiveDoubling => "ALGORITHM_RECURSIVE_DOUBLING",
+            Self::HalvingDoubling => "ALGORITHM_HALVING_DOUBLING",
+            Self::Bruck => "ALGORITHM_BRUCK",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -626,6 +642,10 @@ impl Algorithm {
             "ALGORITHM_COLL_NET" => Some(Self::CollNet),
             "ALGORITHM_PAT" => Some(Self::Pat),
             "ALGORITHM_HIERARCHICAL" => Some(Self::Hierarchical),
+            "ALGORITHM_ONE_SHOT" => Some(Self::OneShot),
+            "ALGORITHM_RECURSIVE_DOUBLING" => Some(Self::RecursiveDoubling),
+            "ALGORITHM_HALVING_DOUBLING" => Some(Self::HalvingDoubling),
+            "ALGORITHM_BRUCK" => Some(Self::Bruck),
             _ => None,
         }
     }

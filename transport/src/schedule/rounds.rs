@@ -17,7 +17,7 @@ use std::fmt;
 use std::ops::Range;
 
 use topology::schedule::{Buffer, Program, Schedule, Slice, Step};
-use topology::{Collective, Rank};
+use topology::{Algorithm, Collective, Rank};
 
 use super::{Job, ScheduleError, Sizing, split};
 
@@ -53,6 +53,20 @@ impl Rounds {
         Self::Bruck,
         Self::Pat,
     ];
+
+    /// The kind that a plan calls by this name; [`Algorithm::Hierarchical`] is made of two.
+    #[must_use]
+    pub const fn of(algorithm: Algorithm) -> Option<Self> {
+        match algorithm {
+            Algorithm::OneShot => Some(Self::OneShot),
+            Algorithm::Direct => Some(Self::TwoShot),
+            Algorithm::RecursiveDoubling => Some(Self::RecursiveDoubling),
+            Algorithm::HalvingDoubling => Some(Self::HalvingDoubling),
+            Algorithm::Bruck => Some(Self::Bruck),
+            Algorithm::Pat => Some(Self::Pat),
+            _ => None,
+        }
+    }
 
     /// Whether the collective can go in such rounds among any number of ranks.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Which of a plan's channels an operation of a given size runs on.
 
 use topology::plan::{ChannelSet, Pattern};
-use topology::{Channel, Collective, Plan, Rank};
+use topology::{Algorithm, Channel, Collective, Plan, Rank};
 
 use super::ScheduleError;
 
@@ -43,7 +43,7 @@ pub fn select(
     }
     if root.is_some() {
         chosen.retain(|c| match c.channel.pattern {
-            Pattern::Ring => true,
+            Pattern::Ring | Pattern::Rounds => true,
             Pattern::Tree => c.channel.root == root,
             Pattern::Pairs => c.channel.root.is_none() || c.channel.root == root,
         });
@@ -52,6 +52,36 @@ pub fn select(
         return Err(ScheduleError::NoChannel { collective, root });
     }
     Ok(chosen)
+}
+
+/// The algorithm whose round a channel is; `None` where the plan does not say.
+pub(super) fn algorithm(plan: &Plan, collective: Collective, round: &Channel) -> Option<Algorithm> {
+    let holds =
+        |set: &&ChannelSet| set.channels.iter().any(|channel| core::ptr::eq(channel, round));
+    match plan.alternatives.iter().find(holds) {
+        Some(set) => Some(set.algorithm),
+        None => Some(plan.collectives.get(&collective)?.best.as_ref()?.algorithm),
+    }
+}
+
+/// The first round of each algorithm that `collective` takes in rounds at some size.
+pub(super) fn in_rounds(plan: &Plan, collective: Collective) -> Vec<Selected<'_>> {
+    let Some(reached) = plan.collectives.get(&collective) else { return Vec::new() };
+    let named = |algorithm: Algorithm| reached.by_size.iter().any(|row| row.algorithm == algorithm);
+    let mut seen = Vec::new();
+    channel_ids(plan)
+        .filter(|c| {
+            let round =
+                c.channel.pattern == Pattern::Rounds && c.channel.collectives.contains(&collective);
+            let Some(algorithm) = algorithm(plan, collective, c.channel).filter(|_| round) else {
+                return false;
+            };
+            let own = usize::try_from(c.id).is_ok_and(|id| id < plan.channels.len());
+            let first = !seen.contains(&algorithm);
+            seen.push(algorithm);
+            first && (own || named(algorithm))
+        })
+        .collect()
 }
 
 fn best(plan: &Plan, collective: Collective) -> impl Iterator<Item = Selected<'_>> {
@@ -77,6 +107,10 @@ fn by_size(plan: &Plan, collective: Collective, bytes: u64) -> Option<Vec<Select
                 })
                 .collect()
         };
+    // Rounds go together.
+    if chosen.iter().any(|c| c.channel.pattern == Pattern::Rounds) {
+        return Some(chosen);
+    }
     // `channels` counts rings, or trees of one root.
     let limit = usize::try_from(row.channels.max(1)).unwrap_or(usize::MAX);
     let mut taken: Vec<(Option<Rank>, usize)> = Vec::new();

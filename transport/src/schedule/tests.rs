@@ -245,7 +245,7 @@ fn the_choice_of_size_limits_the_channels() {
     let mut plan = ring_plan(4, 4);
     let reached = plan.collectives.get_mut(&Collective::AllReduce).unwrap();
     reached.best = Some(topology::plan::Candidate {
-        algorithm: topology::Algorithm::Ring,
+        algorithm: Algorithm::Ring,
         algbw_gbps: topology::Fraction::ONE,
         channels: 4,
         height: 3,
@@ -255,7 +255,7 @@ fn the_choice_of_size_limits_the_channels() {
     });
     let row = |max_bytes, channels| topology::plan::SizeChoice {
         max_bytes,
-        algorithm: topology::Algorithm::Ring,
+        algorithm: Algorithm::Ring,
         protocol: topology::Protocol::Simple,
         channels,
         predicted_ps: None,

@@ -100,7 +100,7 @@ fn function(name: &str) -> Result<Collective, String> {
 }
 
 /// NCCL's names (src/graph/tuning.cc, ncclAlgoStr) and the planner's. Trees are trees, whether two or many.
-const ALGORITHMS: [(&str, &[Algorithm]); 11] = [
+const ALGORITHMS: [(&str, &[Algorithm]); 15] = [
     ("Tree", &[Algorithm::Tree, Algorithm::Forest]),
     ("Ring", &[Algorithm::Ring]),
     ("CollNetDirect", &[Algorithm::CollNet]),
@@ -111,6 +111,10 @@ const ALGORITHMS: [(&str, &[Algorithm]); 11] = [
     ("Forest", &[Algorithm::Forest]),
     ("Direct", &[Algorithm::Direct]),
     ("Hierarchical", &[Algorithm::Hierarchical]),
+    ("one-shot", &[Algorithm::OneShot]),
+    ("recursive-doubling", &[Algorithm::RecursiveDoubling]),
+    ("halving-doubling", &[Algorithm::HalvingDoubling]),
+    ("Bruck", &[Algorithm::Bruck]),
     ("CollNet", &[Algorithm::CollNet]),
 ];
 
@@ -223,10 +227,12 @@ fn algorithms(plan: &Plan, collective: Collective) -> Vec<(Algorithm, u32)> {
     } else {
         // A plan that claims nothing: its channels' shape says it.
         let own = plan.channels.iter().filter(|channel| channel.collectives.contains(&collective));
-        let by_pattern = own.map(|channel| match channel.pattern {
-            Pattern::Ring => Algorithm::Ring,
-            Pattern::Tree => Algorithm::Tree,
-            Pattern::Pairs => Algorithm::Direct,
+        let by_pattern = own.filter_map(|channel| match channel.pattern {
+            Pattern::Ring => Some(Algorithm::Ring),
+            Pattern::Tree => Some(Algorithm::Tree),
+            Pattern::Pairs => Some(Algorithm::Direct),
+            // Which rounds they are is a claim.
+            Pattern::Rounds => None,
         });
         for algorithm in by_pattern {
             match all.iter_mut().find(|(known, _)| *known == algorithm) {
@@ -265,7 +271,10 @@ impl FromStr for Choice {
 
 #[cfg(test)]
 mod tests {
-    use Algorithm::{CollNet, Direct, Forest, Hierarchical, Nvls, Pat, Ring, Tree};
+    use Algorithm::{
+        Bruck, CollNet, Direct, Forest, HalvingDoubling, Hierarchical, Nvls, OneShot, Pat,
+        RecursiveDoubling, Ring, Tree,
+    };
     use Collective::{AllReduce, Broadcast, Reduce, SendRecv};
     use topology::plan::ChannelSet;
 
@@ -283,8 +292,11 @@ mod tests {
     fn lists_are_nccls() {
         check("ring", AllReduce, &[Ring]);
         check("RING, Tree", AllReduce, &[Ring, Tree, Forest]);
-        check("^tree", AllReduce, &[Ring, CollNet, Nvls, Pat, Direct, Hierarchical]);
-        check("^ring,nvls", Broadcast, &[Tree, Forest, CollNet, Pat, Direct, Hierarchical]);
+        let rounds = [OneShot, RecursiveDoubling, HalvingDoubling, Bruck];
+        let with = |others: &[Algorithm]| [others, &rounds].concat();
+        check("^tree", AllReduce, &with(&[Ring, CollNet, Nvls, Pat, Direct, Hierarchical]));
+        let expected = with(&[Tree, Forest, CollNet, Pat, Direct, Hierarchical]);
+        check("^ring,nvls", Broadcast, &expected);
         let text = "ring,tree;allreduce:tree,collnetdirect;broadcast:ring";
         check(text, AllReduce, &[Tree, Forest, CollNet]);
         check(text, Broadcast, &[Ring]);
