@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::ArgPredicate;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use topology::health::Launcher;
 use topology::{Collective, RateModel};
@@ -175,6 +176,9 @@ pub(crate) struct PlanArgs {
     pub(crate) request: RequestArgs,
     #[command(flatten)]
     pub(crate) what_if: WhatIfArgs,
+    /// Choose by size as for processes on this host, with the figures that `topoctl bench --calibrate` wrote; needs --rates measured.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
     /// Say also why there are so many channels, which links are full, and what one more link or NIC would bring.
     #[arg(long)]
     pub(crate) explain: bool,
@@ -427,7 +431,28 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// The collective.
+    #[arg(
+        required = false,
+        required_unless_present = "calibrate",
+        default_value_if("calibrate", ArgPredicate::IsPresent, "all-reduce")
+    )]
     pub(crate) collective: Collective,
+    /// Instead: measure this host's links and the plan's algorithms on them, and write the figures here, for --predict and
+    /// `topoctl plan --rates measured`. Takes some 40 seconds; pin the ranks and let nothing else run.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["peer", "svg", "rendezvous", "algorithm", "cold"])]
+    pub(crate) calibrate: Option<PathBuf>,
+    /// With --calibrate: these collectives alone.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAME,..",
+        requires = "calibrate",
+        default_value = "all-reduce,all-gather,reduce-scatter,broadcast"
+    )]
+    pub(crate) only: Vec<Collective>,
+    /// Predict with the figures that --calibrate wrote on this host, and show them beside what is measured.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) predict: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     /// Local processes to start; they take the place of the first N GPUs of the plan.
@@ -439,9 +464,9 @@ pub(crate) struct BenchArgs {
     /// Which link carries the data.
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) transport: LinkKind,
-    /// Use another algorithm of the plan than the one it names for the size.
-    #[arg(long, value_name = "ring|tree|..")]
-    pub(crate) algorithm: Option<topology::Algorithm>,
+    /// Use another algorithm of the plan than the one it names for the size; several are measured in turn.
+    #[arg(long, value_delimiter = ',', value_name = "ring|tree|direct|..")]
+    pub(crate) algorithm: Vec<topology::Algorithm>,
     /// Type of the elements.
     #[arg(long, value_name = "f32|f64|f16|bf16|i8|i32|i64|u8", default_value = "f32")]
     pub(crate) element: transport::ElementType,

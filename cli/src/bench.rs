@@ -6,6 +6,7 @@
 //!                                                     └── ...                         ──┘  this process adds it up
 //! ```
 
+pub(crate) mod calibrate;
 mod job;
 mod overlap;
 mod peers;
@@ -22,6 +23,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use proto::PlanQuery;
+use topology::calibration::Calibration;
 use topology::plan::{PlanRequest, SizeChoice};
 use topology::{Algorithm, Collective, GpuIndex, Plan, Protocol, Topology, VertexKind};
 
@@ -37,6 +39,9 @@ use peers::Peers;
 pub(crate) use rank::run as run_rank;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
+    if let Some(path) = &args.calibrate {
+        return calibrate::run(args, path);
+    }
     let element = args.element.bytes() as u64;
     if args.sizes.0.iter().any(|size| *size == 0 || !size.is_multiple_of(element)) {
         let element = args.element;
@@ -85,19 +90,32 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
         .as_ref()
         .and_then(transport::Rendezvous::own_place)
         .map_or(args.ranks, |place| place.ranks);
-    let plan = forced(fetch(args, ranks)?, args)?;
-    match rendezvous {
-        None => local(args, plan, &peers),
-        Some(rendezvous) => one_of_a_job(args, plan, &rendezvous, &peers),
+    let plan = fetch(args, ranks)?;
+    let forced = |algorithm: &Algorithm| forced(plan.clone(), args.collective, *algorithm);
+    let plans = match args.algorithm.as_slice() {
+        [] => vec![plan],
+        some => some.iter().map(forced).collect::<Result<_, _>>()?,
+    };
+    let predictor = args.predict.as_deref().map(calibrate::read).transpose()?;
+    match (rendezvous, plans.as_slice()) {
+        (None, plans) => local(args, plans, &peers, predictor.as_ref()),
+        (Some(rendezvous), [plan]) => {
+            one_of_a_job(args, plan, &rendezvous, &peers, predictor.as_ref())
+        }
+        (Some(_), _) => Err(Failure::usage("a job measures one algorithm at a time")),
     }
 }
 
 /// The plan for the first `ranks` GPUs: from the daemon, so that it is the very plan a job would get, else made here.
 fn fetch(args: &BenchArgs, ranks: u32) -> Result<Plan, Failure> {
+    fetch_for(args, ranks, planned(args.collective))
+}
+
+fn fetch_for(args: &BenchArgs, ranks: u32, collectives: Vec<Collective>) -> Result<Plan, Failure> {
     let origin = source::load(&args.source)?;
     let request = PlanRequest {
         gpus: Some(first_gpus(&origin.topology, ranks)?),
-        collectives: planned(args.collective),
+        collectives,
         ..PlanRequest::default()
     };
     let from_daemon =
@@ -146,30 +164,23 @@ fn first_gpus(topology: &Topology, ranks: u32) -> Result<Vec<GpuIndex>, Failure>
     Ok(indices.into_iter().take(per_host).collect())
 }
 
-/// With `--algorithm`, the plan whose every size uses that algorithm.
-fn forced(mut plan: Plan, args: &BenchArgs) -> Result<Plan, Failure> {
-    let Some(algorithm) = args.algorithm else { return Ok(plan) };
-    let Some(reached) = plan.collectives.get_mut(&args.collective) else { return Ok(plan) };
+/// The plan whose every size uses one algorithm.
+fn forced(mut plan: Plan, collective: Collective, algorithm: Algorithm) -> Result<Plan, Failure> {
+    let Some(reached) = plan.collectives.get_mut(&collective) else { return Ok(plan) };
     let channels = if reached.best.as_ref().is_some_and(|best| best.algorithm == algorithm) {
         reached.best.as_ref().map(|best| best.channels)
     } else {
         let sets = plan
             .alternatives
             .iter()
-            .filter(|set| set.algorithm == algorithm && set.collectives.contains(&args.collective));
+            .filter(|set| set.algorithm == algorithm && set.collectives.contains(&collective));
         sets.map(|set| u32::try_from(set.channels.len()).unwrap_or(u32::MAX)).next()
     };
     let Some(channels) = channels else {
-        let known: Vec<&str> = reached
-            .best
-            .iter()
-            .map(|b| b.algorithm)
-            .chain(plan.alternatives.iter().map(|s| s.algorithm))
-            .map(Algorithm::as_str)
-            .collect();
+        let known: Vec<&str> =
+            algorithms(&plan, collective).into_iter().map(Algorithm::as_str).collect();
         return Err(Failure::usage(format!(
-            "the plan has no {algorithm} channels for {}; it has {}",
-            args.collective,
+            "the plan has no {algorithm} channels for {collective}; it has {}",
             known.join(", ")
         )));
     };
@@ -181,6 +192,17 @@ fn forced(mut plan: Plan, args: &BenchArgs) -> Result<Plan, Failure> {
         predicted_ps: None,
     }];
     Ok(plan)
+}
+
+/// What a plan has channels of, the best first.
+fn algorithms(plan: &Plan, collective: Collective) -> Vec<Algorithm> {
+    let best = plan.collectives.get(&collective).and_then(|reached| reached.best.as_ref());
+    let others = plan.alternatives.iter().filter(|set| set.collectives.contains(&collective));
+    let mut all: Vec<Algorithm> =
+        best.iter().map(|best| best.algorithm).chain(others.map(|set| set.algorithm)).collect();
+    let mut seen = BTreeSet::new();
+    all.retain(|algorithm| seen.insert(*algorithm));
+    all
 }
 
 fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
@@ -203,14 +225,42 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         cold: args.cold,
         shared: args.registered,
         // An algorithm that was asked for is one of the plan's.
-        by_plan: args.algorithm.is_some() || args.by_plan,
+        by_plan: !args.algorithm.is_empty() || args.by_plan,
         pin: args.pin,
         overlap: args.overlap,
+        ping_pong: false,
     }
 }
 
+/// Runs a collective on local ranks, the job of each changed before it starts; what was measured, by size.
+fn measure(
+    args: &BenchArgs,
+    ranks: u32,
+    plan: &Plan,
+    change: impl Fn(&mut job::Job),
+) -> Result<Vec<job::Measured>, Failure> {
+    let folder = tempfile::tempdir()
+        .map_err(|error| Failure::internal(format!("temporary folder: {error}")))?;
+    let rendezvous = format!("file://{}", folder.path().join("meet").display());
+    let program = std::env::current_exe().map_err(Failure::internal)?;
+    let mut processes = Vec::new();
+    for rank in 0..ranks {
+        let mut job = job(args, plan, rank, &rendezvous);
+        change(&mut job);
+        processes.push(start(&program, &job)?);
+    }
+    let outcomes = gather(processes, Duration::from_secs(args.timeout.into()))?;
+    // All ranks agreed on the figures.
+    Ok(outcomes.into_iter().next().unwrap_or_default())
+}
+
 /// N processes on this host.
-fn local(args: &BenchArgs, plan: Plan, peers: &Peers) -> Result<Exit, Failure> {
+fn local(
+    args: &BenchArgs,
+    plans: &[Plan],
+    peers: &Peers,
+    predictor: Option<&Calibration>,
+) -> Result<Exit, Failure> {
     let limits = args
         .sizes
         .0
@@ -219,19 +269,16 @@ fn local(args: &BenchArgs, plan: Plan, peers: &Peers) -> Result<Exit, Failure> {
             transport::memory_limit(args.ranks, usize::try_from(*size).unwrap_or(usize::MAX))
         })
         .collect::<Vec<_>>();
-    let folder = tempfile::tempdir()
-        .map_err(|error| Failure::internal(format!("temporary folder: {error}")))?;
-    let rendezvous = format!("file://{}", folder.path().join("meet").display());
-    let program = std::env::current_exe().map_err(Failure::internal)?;
-    let mut processes = Vec::new();
-    for rank in 0..args.ranks {
-        processes.push(start(&program, &job(args, &plan, rank, &rendezvous))?);
+    let mut whole: Option<report::Report> = None;
+    for plan in plans {
+        let measured = measure(args, args.ranks, plan, |_| {})?;
+        let report = report::Report::new(args, plan, &measured, &limits, peers, predictor);
+        whole = Some(match whole {
+            Some(before) => before.with(report),
+            None => report,
+        });
     }
-    let outcomes = gather(processes, Duration::from_secs(args.timeout.into()))?;
-    // All ranks agreed on the figures.
-    let measured = outcomes.first().map_or(&[][..], Vec::as_slice);
-    let report = report::Report::new(args, &plan, measured, &limits, peers);
-    finish(args, &report)
+    whole.map_or(Ok(Exit::Ok), |report| finish(args, &report))
 }
 
 /// Starts a rank. Its stdin stays open as long as this process lives: a rank whose stdin ends has lost its parent and ends too.
@@ -309,19 +356,20 @@ fn gather(mut processes: Vec<Child>, limit: Duration) -> Result<Vec<Vec<job::Mea
 /// One rank of a job some launcher started; rank 0 tells.
 fn one_of_a_job(
     args: &BenchArgs,
-    plan: Plan,
+    plan: &Plan,
     rendezvous: &transport::Rendezvous,
     peers: &Peers,
+    predictor: Option<&Calibration>,
 ) -> Result<Exit, Failure> {
     let place = rendezvous.own_place().ok_or_else(|| {
         Failure::usage("--rendezvous takes env://: only there is it known which rank this is")
     })?;
-    let measured = rank::measure(&job(args, &plan, place.rank.0, "env://"), &plan, rendezvous)
+    let measured = rank::measure(&job(args, plan, place.rank.0, "env://"), plan, rendezvous)
         .map_err(Failure::internal)?;
     if place.rank.0 != 0 {
         return Ok(Exit::Ok);
     }
-    let report = report::Report::new(args, &plan, &measured, &[], peers);
+    let report = report::Report::new(args, plan, &measured, &[], peers, predictor);
     finish(args, &report)
 }
 

@@ -5,22 +5,29 @@ use std::time::Instant;
 
 use planner::PlanError;
 use serde::Serialize;
-use topology::formats::plan_json::{self, PlanDocument};
+use topology::calibration::Calibration;
+use topology::formats::plan_json::PlanDocument;
 use topology::plan::{Candidate, CollectivePlan, LinkPolicy, Pattern, PlanRequest};
-use topology::{Collective, Fraction, Generation, GpuIndex, Plan, Severity, Topology};
+use topology::{Collective, Fraction, Generation, GpuIndex, Plan, RateModel, Severity, Topology};
 
 use crate::args::{Links, PlanArgs, RequestArgs, TextFormat};
+use crate::bench;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::size;
 use crate::source::{self, Origin};
 
+mod volumes;
 mod what_if;
 mod why;
 
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
     let origin = source::load(&args.source)?;
     let request = request(&args.request);
+    let calibration = calibration(args)?;
+    let make = |origin: &Origin, request: &PlanRequest| {
+        make_calibrated(origin, request, calibration.as_ref())
+    };
     let changes = &args.what_if.what_if;
     let (origin, comparison, plan, planning_us) = if changes.is_empty() {
         let (plan, planning_us) = make(&origin, &request)?;
@@ -38,15 +45,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
         .then(|| why::Explanation::new(&origin.topology, &request, &plan))
         .transpose()
         .map_err(no_plan)?;
+    let volumes = volumes::Volumes::new(&origin.topology, &plan, request.size_bytes)?;
     match args.output {
-        TextFormat::Json if why.is_none() && comparison.is_none() => {
-            output::print(&plan_json::write(&plan, Some(planning_us)))?;
-        }
         TextFormat::Json => {
             let mut document = PlanDocument::from(&plan);
             document.planning_us = Some(planning_us);
             output::print_json(&Document {
                 plan: document,
+                volumes,
                 what_if: comparison,
                 explanation: why,
             })?;
@@ -58,6 +64,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
                 text.push_str("\nThe changed machine:\n\n");
             }
             text.push_str(&render(&plan, origin.topology.hosts().len(), planning_us));
+            text.push_str(&volumes.render());
             if let Some(why) = &why {
                 text.push_str(&why.render());
             }
@@ -72,6 +79,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
 struct Document {
     #[serde(flatten)]
     plan: PlanDocument,
+    volumes: volumes::Volumes,
     #[serde(skip_serializing_if = "Option::is_none")]
     what_if: Option<what_if::Comparison>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,10 +98,28 @@ pub(crate) fn request(args: &RequestArgs) -> PlanRequest {
     }
 }
 
+/// The figures by which choices by size are made, where they are asked for.
+fn calibration(args: &PlanArgs) -> Result<Option<Calibration>, Failure> {
+    let Some(path) = &args.calibration else { return Ok(None) };
+    if args.source.rates != RateModel::Measured {
+        return Err(Failure::usage("--calibration needs --rates measured"));
+    }
+    bench::calibrate::read(path).map(Some)
+}
+
 /// A checked plan, and the microseconds it took to make.
 pub(crate) fn make(origin: &Origin, request: &PlanRequest) -> Result<(Plan, u64), Failure> {
+    make_calibrated(origin, request, None)
+}
+
+fn make_calibrated(
+    origin: &Origin,
+    request: &PlanRequest,
+    calibration: Option<&Calibration>,
+) -> Result<(Plan, u64), Failure> {
     let start = Instant::now();
-    let mut plan = planner::plan(&origin.topology, request).map_err(no_plan)?;
+    let made = planner::plan_calibrated(&origin.topology, request, calibration);
+    let mut plan = made.map_err(no_plan)?;
     let planning_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     plan.topology.generation = Generation(origin.generation);
     Ok((plan, planning_us))
@@ -132,6 +158,7 @@ fn render(plan: &Plan, hosts: usize, planning_us: u64) -> String {
     text.push_str(&collectives(plan));
     text.push_str(&limits(plan));
     text.push_str(&channels(plan));
+    text.push_str(&candidates(plan));
     text.push_str(&sizes(plan));
     list(
         &mut text,
@@ -255,7 +282,7 @@ fn channels(plan: &Plan) -> String {
             Pattern::Ring => {
                 channel.ranks.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ")
             }
-            Pattern::Tree | Pattern::Pairs => {
+            Pattern::Tree | Pattern::Pairs | Pattern::Rounds => {
                 let edges =
                     if channel.edges.is_empty() { &channel.reduce_edges } else { &channel.edges };
                 let hops: Vec<String> =
@@ -279,6 +306,26 @@ fn channels(plan: &Plan) -> String {
         ]);
     }
     format!("\n{}", output::table(&rows))
+}
+
+/// What was weighed beside the best, and why it is not that.
+fn candidates(plan: &Plan) -> String {
+    let header = ["COLLECTIVE", "CANDIDATE", "HOPS", "ALGBW GB/s", "RUN BY", "NOTE"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for (collective, reached) in &plan.collectives {
+        for candidate in &reached.candidates {
+            let by: Vec<&str> = candidate.executors.iter().map(|e| e.as_str()).collect();
+            rows.push(vec![
+                collective.to_string(),
+                candidate.algorithm.to_string(),
+                candidate.height.to_string(),
+                gbps(candidate.algbw_gbps),
+                if by.is_empty() { "nothing".into() } else { by.join(",") },
+                candidate.note.clone(),
+            ]);
+        }
+    }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", output::table(&rows)) }
 }
 
 fn sizes(plan: &Plan) -> String {

@@ -28,6 +28,8 @@ pub(crate) struct Job {
     pub(crate) pin: bool,
     /// Whether it is measured how much hides behind work.
     pub(crate) overlap: bool,
+    /// Of send-recv among two: one after the other instead of both at once; a time is that of both.
+    pub(crate) ping_pong: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

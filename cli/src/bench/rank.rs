@@ -293,6 +293,16 @@ impl Bench<'_> {
                 communicator.scatter(input, &mut output[..shard().len()], count, ROOT)?
             }
             Collective::Barrier => communicator.barrier()?,
+            Collective::SendRecv if self.job.ping_pong => {
+                let other = Rank(1 - communicator.rank().0.min(1));
+                if communicator.rank() == ROOT {
+                    communicator.send(input, other)?;
+                    communicator.receive(output, other)?
+                } else {
+                    communicator.receive(output, other)?;
+                    communicator.send(input, other)?
+                }
+            }
             Collective::SendRecv => {
                 // Everybody to the next, from the one before.
                 let ranks = u32::try_from(communicator.ranks()).unwrap_or(u32::MAX);

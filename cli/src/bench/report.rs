@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
+use planner::calibrated::{self, Load};
 use serde::Serialize;
-use topology::{Algorithm, Collective, Plan};
+use topology::calibration::Calibration;
+use topology::{Algorithm, Collective, Plan, Rank};
 use transport::MemoryLimit;
 
 use super::job::Measured;
@@ -28,6 +30,8 @@ pub(crate) struct Report {
     /// What the plan reaches on the hardware it is for; says nothing about this host's memory.
     planned_hardware_algbw_gbps: Option<f64>,
     planned_hardware: String,
+    /// Whether predictions are those of a calibration of this host.
+    calibrated: bool,
     results: Vec<Row>,
 }
 
@@ -53,7 +57,7 @@ struct Row {
     /// Least time the memory allows, measured in this run.
     memory_limit_us: Option<f64>,
     of_memory_limit: Option<f64>,
-    /// What the plan predicts for the hardware it is for.
+    /// What the plan predicts for the hardware it is for; with a calibration, what that predicts for this host.
     predicted_us: Option<f64>,
     peer_us: Option<f64>,
     peer: Option<String>,
@@ -68,6 +72,7 @@ impl Report {
         measured: &[Measured],
         limits: &[MemoryLimit],
         peers: &Peers,
+        predictor: Option<&Calibration>,
     ) -> Self {
         let reached = plan.collectives.get(&args.collective);
         let best = reached.and_then(|reached| reached.best.as_ref());
@@ -108,7 +113,12 @@ impl Report {
                 hidden_share: measured.hidden,
                 memory_limit_us: limit,
                 of_memory_limit: limit.map(|limit| limit / time_us),
-                predicted_us: predicted_us(plan, args.collective, measured.bytes),
+                predicted_us: match predictor {
+                    None => predicted_us(plan, args.collective, measured.bytes),
+                    Some(calibration) => (measured.path == "plan")
+                        .then(|| calibrated_us(calibration, args, plan, measured.bytes))
+                        .flatten(),
+                },
                 peer_us: peer.map(|(us, _)| us),
                 peer: peer.map(|(_, tag)| tag.to_owned()),
                 over_peer: peer.map(|(us, _)| us / time_us),
@@ -134,8 +144,15 @@ impl Report {
                 plan.topology.source.as_str(),
                 plan.topology.rates
             ),
+            calibrated: predictor.is_some(),
             results: results.collect(),
         }
+    }
+
+    /// With the rows of another algorithm.
+    pub(crate) fn with(mut self, other: Self) -> Self {
+        self.results.extend(other.results);
+        self
     }
 
     pub(crate) fn wrong(&self) -> u64 {
@@ -183,6 +200,9 @@ impl Report {
             "HIDDEN",
         ];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
+        if self.calibrated {
+            rows[0].extend(["PREDICTED us", "TIME/PREDICTED"].map(str::to_owned));
+        }
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         for row in &self.results {
             rows.push(vec![
@@ -200,6 +220,11 @@ impl Report {
                 or_dash(row.over_peer.map(|ratio| format!("{ratio:.2}"))),
                 or_dash(row.hidden_share.map(|share| format!("{:.0} %", 100.0 * share))),
             ]);
+            if let Some(cells) = rows.last_mut().filter(|_| self.calibrated) {
+                let predicted = row.predicted_us;
+                cells.push(or_dash(predicted.map(|us| format!("{us:.2}"))));
+                cells.push(or_dash(predicted.map(|us| format!("{:.2}", row.time_us / us))));
+            }
         }
         text.push_str(&output::table(&rows));
         text
@@ -220,7 +245,12 @@ impl Report {
         let mut lines = vec![
             line("measured", "#0b6", false, &|row| Some(row.time_us)),
             line("memory limit", "#888", true, &|row| row.memory_limit_us),
-            line("plan, on its own hardware", "#06c", true, &|row| row.predicted_us),
+            line(
+                if self.calibrated { "calibrated" } else { "plan, on its own hardware" },
+                "#06c",
+                true,
+                &|row| row.predicted_us,
+            ),
             line("best peer", "#d40", false, &|row| row.peer_us),
         ];
         lines.retain(|line| !line.points.is_empty());
@@ -271,4 +301,28 @@ fn predicted_us(plan: &Plan, collective: Collective, bytes: u64) -> Option<f64> 
     }
     let algbw = reached.best.as_ref()?.algbw_gbps.to_f64();
     (row.predicted_ps.is_none() && algbw > 0.0).then(|| bytes as f64 / algbw / 1e3)
+}
+
+/// What the links of this host, as calibrated, allow the channels that the transport takes.
+fn calibrated_us(
+    calibration: &Calibration,
+    args: &BenchArgs,
+    plan: &Plan,
+    bytes: u64,
+) -> Option<f64> {
+    let collective = args.collective;
+    let load = load(plan, collective, bytes)?;
+    let algorithm = algorithm(plan, collective, bytes)?;
+    let link = super::calibrate::link(args.transport);
+    let ranks = plan.ranks.len();
+    let ns = calibrated::predict_ns(calibration, link, collective, algorithm, ranks, load, bytes)?;
+    Some(ns / 1e3)
+}
+
+/// What an operation of a size asks of the links.
+pub(super) fn load(plan: &Plan, collective: Collective, bytes: u64) -> Option<Load> {
+    let root = collective.has_root().then_some(Rank(0));
+    let chosen = transport::schedule::select(plan, collective, root, bytes).ok()?;
+    let channels = chosen.iter().map(|selected| selected.channel);
+    Some(Load::of(channels, collective, plan.ranks.len()))
 }

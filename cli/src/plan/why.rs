@@ -140,6 +140,7 @@ impl Channels {
             Pattern::Ring => format!("{count} rings"),
             Pattern::Tree => format!("{count} trees, at most {} a root", self.per_root),
             Pattern::Pairs => "one list of pairs".into(),
+            Pattern::Rounds => format!("{count} rounds"),
         };
         let end = if self.optimal { ", which is the bound" } else { "" };
         let less = match self.reached.1 {
