@@ -186,8 +186,10 @@ pub fn judge(snapshot: &Snapshot) -> Examination {
     if snapshot.source != Source::Live {
         // What a format cannot hold is no more missing than it is good.
         found.unchecked.clear();
-        found.not_told = TOLD_BY_THE_HOST.to_vec();
+        found.not_told.extend(TOLD_BY_THE_HOST);
     }
+    found.not_told.sort_unstable();
+    found.not_told.dedup();
     if snapshot.gpus.is_empty() && snapshot.link_graph.is_none() {
         found.unchecked("no-gpu", "host", "there is no GPU that could be examined");
     }

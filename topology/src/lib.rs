@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod calibration;
+pub mod dpu;
 pub mod formats;
 pub mod health;
 pub mod launch;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use topology::dpu::{self, Dpu};
 use topology::snapshot::{LinkLayer, NicRole};
 use topology::{BusId, CpuList, Fault, Finding, HostId, Topology, VertexId, VertexKind, health};
 
@@ -48,6 +49,9 @@ struct NicRow {
     gbit: Option<f64>,
     link_layer: Option<LinkLayer>,
     up: Option<bool>,
+    /// What is known of the computer on the card, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dpu: Option<Dpu>,
 }
 
 impl Document {
@@ -118,6 +122,7 @@ impl Document {
                     gbit: nic.mbit.map(|mbit| mbit as f64 / 1000.0),
                     link_layer: nic.link_layer,
                     up: nic.up,
+                    dpu: dpu::of_nic(snapshot, nic),
                 });
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use topology::{HostId, LinkKind, PathType, Topology, VertexId, VertexKind, health};
+use topology::{HostId, LinkKind, PathType, Topology, VertexId, VertexKind, dpu, health};
 
 use super::document::{cpus_of, numa_node};
 
@@ -96,7 +96,9 @@ fn nic_legend(text: &mut String, topology: &Topology, host: HostId, several: boo
     for (index, nic) in nics.iter().enumerate() {
         let rate = nic.mbit.map(|mbit| format!(", {} Gbit/s", mbit / 1000)).unwrap_or_default();
         let state = if nic.up == Some(false) { ", down" } else { "" };
-        let _ = writeln!(text, "  NIC{index}: {}{rate}{state}", nic.name);
+        let card = dpu::of_nic(&topology.hosts()[host.index()], nic);
+        let card = card.map(|dpu| format!(", {}", dpu.summary())).unwrap_or_default();
+        let _ = writeln!(text, "  NIC{index}: {}{rate}{state}{card}", nic.name);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use topology::snapshot::{Nic, NumaNode, PciDevice, PcieLinkFacts};
-use topology::{BusId, Snapshot};
+use topology::{BusId, Snapshot, dpu};
 
 use super::apart::Clock;
 use super::cpu::CpuPart;
@@ -79,13 +79,17 @@ pub(super) fn assemble(parts: Parts, snapshot: &mut Snapshot) {
     });
 }
 
-/// GPUs, NICs, NVSwitches and what lies between them and their host bridges, by address.
+/// GPUs, NICs, NVSwitches, ways to DPUs, and what lies between them and their host bridges, by address.
 fn pci_devices(
     functions: &BTreeMap<BusId, PciFunction>,
     nics: &BTreeSet<BusId>,
 ) -> (Vec<PciDevice>, Vec<topology::Fault>) {
     let ends = functions.iter().filter(|(bus_id, function)| {
-        is_gpu(function) || is_nic(function) || is_nvswitch(function) || nics.contains(bus_id)
+        is_gpu(function)
+            || is_nic(function)
+            || is_nvswitch(function)
+            || dpu::is_management(function.vendor, function.device)
+            || nics.contains(bus_id)
     });
     let kept = with_ancestors(functions, ends.map(|(bus_id, _)| *bus_id));
     let kinds = kinds(functions, &kept, nics);
@@ -96,7 +100,9 @@ fn pci_devices(
         let parent = function.parent.filter(|parent| functions.contains_key(parent));
         // The link files of a root port, and of a switch's downstream port, are about the link below, which is the
         // child's. A function on the root bus is part of the root complex and has none.
-        let has_link = parent.is_some() && !links_below(kind);
+        // Nor is a link that carries no traffic worth a fault: the one to the cores of a DPU is its ports' own.
+        let way_to_dpu = dpu::is_management(function.vendor, function.device);
+        let has_link = parent.is_some() && !links_below(kind) && !way_to_dpu;
         let matters = |fact: &Fact| match fact {
             Fact::Identity => true,
             Fact::Trained => has_link,

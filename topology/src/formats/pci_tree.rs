@@ -1,15 +1,15 @@
 //! PCI functions as a reader finds them, made to the tree that a snapshot holds.
 //!
 //! Kinds follow from class, vendor and place, as the live probe has them: below the host bridge come root ports, below
-//! those a switch's upstream port, below that its downstream ports. Kept are GPUs, NICs, NVSwitches and what is on
-//! their way to the host bridge.
+//! those a switch's upstream port, below that its downstream ports. Kept are GPUs, NICs, NVSwitches, the
+//! functions that lead to DPUs, and what is on their way to the host bridge.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::snapshot::{PciDevice, PciKind, PcieLink, PcieLinkFacts};
-use crate::{Bandwidth, BusId};
+use crate::{Bandwidth, BusId, dpu};
 
 const NVIDIA: u16 = 0x10de;
 const AMD: u16 = 0x1002;
@@ -72,6 +72,13 @@ impl Function {
     fn is_nvswitch(&self) -> bool {
         self.vendor == Some(NVIDIA) && self.class16() == 0x06_80
     }
+
+    fn is_kept(&self) -> bool {
+        self.is_gpu()
+            || self.is_nic()
+            || self.is_nvswitch()
+            || dpu::is_management(self.vendor, self.device)
+    }
 }
 
 /// All functions of a host.
@@ -84,7 +91,7 @@ impl Tree {
     pub(super) fn devices(&self) -> Vec<PciDevice> {
         let mut kinds = BTreeMap::new();
         for (id, function) in &self.0 {
-            if function.is_gpu() || function.is_nic() || function.is_nvswitch() {
+            if function.is_kept() {
                 self.settle(*id, &mut kinds);
             }
         }

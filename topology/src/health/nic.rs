@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::Examination;
 use super::device::{Devices, nic_name};
 use crate::Severity;
+use crate::dpu::{self, DpuMode};
 use crate::snapshot::{Nic, NicRole};
 
 /// Times down since the driver started from which a port flaps: a reboot of the switch, a pulled cable and a bring-up
@@ -24,6 +25,7 @@ pub(super) fn examine(devices: &Devices<'_>, found: &mut Examination) {
         rate(devices, nic, found);
     }
     bonds(nics, found);
+    dpus(devices, found);
     for nic in nics.iter().filter(|nic| nic.role == NicRole::Unknown && nic.up == Some(true)) {
         let reason = nic.role_reason.as_deref().unwrap_or("nothing tells");
         found.finding(
@@ -33,6 +35,23 @@ pub(super) fn examine(devices: &Devices<'_>, found: &mut Examination) {
             format!("not known whether it carries traffic between GPUs: {reason}"),
             "name the NICs to use in the job's environment (NCCL_IB_HCA, NCCL_SOCKET_IFNAME)",
         );
+    }
+}
+
+/// Of the ports that carry traffic between GPUs: who holds the card's switch.
+fn dpus(devices: &Devices<'_>, found: &mut Examination) {
+    let nics = devices.snapshot.nics.iter().filter(|nic| nic.role == NicRole::Fabric);
+    for (nic, dpu) in nics.filter_map(|nic| Some((nic, dpu::of_nic(devices.snapshot, nic)?))) {
+        match dpu.mode {
+            DpuMode::Unknown => found.not_told.push("mode of DPUs"),
+            DpuMode::Dpu => found.finding(
+                "dpu-holds-its-switch",
+                Severity::Info,
+                nic_name(nic),
+                format!("{}: {}", dpu.summary(), dpu.reason),
+                "for traffic between GPUs of the host behind it, look whether NIC mode is wanted",
+            ),
+        }
     }
 }
 

@@ -212,3 +212,40 @@ fn this_very_machine() {
     let json = serde_json::to_string(&snapshot).unwrap();
     assert_eq!(serde_json::from_str::<topology::Snapshot>(&json).unwrap(), snapshot);
 }
+
+/// A BlueField-3 of two ports, one of them with a virtual function, and its management function.
+#[test]
+fn functions_of_a_dpu() {
+    let tree = SysfsTree::new(
+        "
+        pci0000:00
+          0000:00:01.0 060400 8086:352a max=32.0x16
+            0000:01:00.0 020700 15b3:a2dc max=32.0x16 now=32.0x16
+            0000:01:00.1 020700 15b3:a2dc max=32.0x16 now=32.0x16
+            0000:01:00.2 080100 15b3:c2d5
+            0000:01:00.3 020700 15b3:101e max=32.0x16 now=32.0x16 physfn=0000:01:00.0
+        rdma mlx5_0 0000:01:00.0 ib=up rate=400
+        rdma mlx5_1 0000:01:00.1 ib=up rate=400
+        ",
+    );
+    let snapshot = probe(&tree.config());
+    let dpu = topology::dpu::of_nic(&snapshot, &snapshot.nics[0]).unwrap();
+    assert_eq!(
+        dpu.summary(),
+        "BlueField-3, mode unknown; functions seen: 2 network, 1 virtual, 1 management"
+    );
+    let of_it = snapshot.faults.iter().filter(|fault| fault.place.contains("0000:01:00.2"));
+    assert_eq!(of_it.count(), 0, "{:?}", snapshot.faults);
+    assert!(topology::health::judge(&snapshot).not_told.contains(&"mode of DPUs"));
+    // On the card's own cores the port is there in DPU mode alone.
+    tree.write("sys/class/dmi/id/product_name", "BlueField-3 DPU");
+    let own = probe(&tree.config());
+    let found = topology::health::judge(&own);
+    assert!(!found.not_told.contains(&"mode of DPUs"));
+    let codes: Vec<&str> = found.findings.iter().map(|finding| finding.code.as_str()).collect();
+    assert_eq!(
+        codes.iter().filter(|code| **code == "dpu-holds-its-switch").count(),
+        2,
+        "{codes:?}"
+    );
+}
