@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bytes ── text ──▶ '<' by root: NCCL topology, hwloc, nvidia-smi -q -x ─┐
-//!                     '{' by keys: snapshot JSON, link graph JSON ─────────┤
+//!                     '{' by keys: snapshot, link graph, amd-smi ──────────┤
 //!                     else by words: topo -m, rocm-smi, amd-smi, lspci ────┼──▶ one Snapshot per host, with
 //!                     known and no topology (logs, fabrics, …): refused    │    a Fault for each fact not told
 //! ```
@@ -57,7 +57,7 @@ pub const DEVICE_LIMIT: usize = 1024;
 
 const UNRECOGNISED: &str = "unrecognised input";
 const KNOWN: &str = "known are topod snapshot JSON, NCCL topology XML, hwloc XML, `nvidia-smi topo -m` and `-q -x`, \
-                     `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vv` and `-tv` of all devices, and link graph JSON";
+                     `rocm-smi --showtopo`, `amd-smi topology` (also with --json), `lspci -vv` and `-tv` of all devices, and link graph JSON";
 
 /// Why an input was refused: what it was taken for, where, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -148,6 +148,7 @@ fn read_json(text: &str) -> Result<Vec<Snapshot>, ReadError> {
     match snapshot_json::sniff(text)? {
         snapshot_json::Kind::Snapshot => snapshot_json::read(text),
         snapshot_json::Kind::LinkGraph => link_graph::read(text).map(|s| alloc::vec![s]),
+        snapshot_json::Kind::AmdSmi => rocm_topo::read_json(text).map(|s| alloc::vec![s]),
         snapshot_json::Kind::Other(keys) => {
             Err(unrecognised(0, format!("JSON with {keys}; {KNOWN}")))
         }

@@ -35,7 +35,9 @@ pub fn nvidia_smi_xml(bytes: &[u8]) {
 
 /// Tables of `rocm-smi` and `amd-smi`.
 pub fn rocm_topo(bytes: &[u8]) {
-    sound(rocm_topo::read(&String::from_utf8_lossy(bytes)).into_iter().collect());
+    let text = String::from_utf8_lossy(bytes);
+    sound(rocm_topo::read(&text).into_iter().collect());
+    sound(rocm_topo::read_json(&text).into_iter().collect());
 }
 
 /// `lspci -vv` and `lspci -tv`.

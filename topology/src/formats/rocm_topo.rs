@@ -9,12 +9,20 @@
 //!                                          NUMA BW TABLE:                    50000-100000: one link and all, MB/s
 //! ```
 //!
+//! `amd-smi topology --json` says the same (AMD's changelog of amd-smi has both of its forms):
+//!
+//! ```text
+//!   [{ "gpu": 0, "bdf": "0000:0c:00.0", "links": [{ "gpu": 1, "bdf": …, "link_type": "XGMI", "num_hops": 1, "bandwidth": "50000-100000" }, …] }, …]
+//!   [{ "gpu": 0, "bdf": "0000:0c:00.0", "link_type": { "gpu_1": "XGMI" }, "hops": { "gpu_1": 1 }, "numa_bandwidth": { "gpu_1": "N/A" } }, …]
+//! ```
+//!
 //! They become a matrix: a pair with a direct xGMI link counts its links (`NV2`), a pair over PCIe is on one NUMA node
 //! (two hops) or on two. Which switches GPUs share, and the NICs, these tools do not say.
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::text::{excerpt, fault};
@@ -23,6 +31,8 @@ use crate::matrix::{Cell, Matrix};
 use crate::snapshot::{Gpu, NumaNode, Source};
 use crate::words::some_of;
 use crate::{BusId, GpuIndex, PathType, Snapshot};
+
+mod json;
 
 const FORMAT: &str = "rocm-smi or amd-smi topology";
 const READER: &str = "rocm-topo";
@@ -95,9 +105,11 @@ fn title(line: &str) -> Option<Kind> {
 #[derive(Default)]
 struct Tables<'a> {
     names: Vec<Name>,
+    /// Their numbers, where the source tells both.
+    numbers: Vec<u32>,
     /// Line of the first header.
     line: usize,
-    cells: BTreeMap<Kind, BTreeMap<(usize, usize), &'a str>>,
+    cells: BTreeMap<Kind, BTreeMap<(usize, usize), Cow<'a, str>>>,
     /// By GPU number: (affinity, node).
     numa: BTreeMap<u32, (Option<u32>, Option<u32>)>,
     rows: BTreeMap<Kind, usize>,
@@ -117,6 +129,16 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
             "no table of link types; `amd-smi topology` and `rocm-smi --showtopo` print it when no option picks others",
         ));
     }
+    Ok(snapshot(&tables))
+}
+
+/// The JSON form.
+pub(super) fn read_json(text: &str) -> Result<Snapshot, ReadError> {
+    json::read(text).map(|tables| snapshot(&tables))
+}
+
+fn snapshot(tables: &Tables<'_>) -> Snapshot {
+    let told = |kind| tables.cells.get(&kind).is_some_and(|cells| !cells.is_empty());
     let mut snapshot = Snapshot::new(Source::RocmTopo);
     let mut missing = |error: String| snapshot.faults.push(fault(READER, tables.line, error));
     if !told(Kind::Hops) {
@@ -144,7 +166,11 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
     for (place, name) in (0..).zip(&tables.names) {
         let index = match name {
             Name::Number(number) => *number,
-            Name::Address(_) => place,
+            Name::Address(_) => usize::try_from(place)
+                .ok()
+                .and_then(|at| tables.numbers.get(at))
+                .copied()
+                .unwrap_or(place),
         };
         let (affinity, node) = tables.numa.get(&index).copied().unwrap_or_default();
         let numa_node = affinity.or(node);
@@ -163,14 +189,14 @@ pub(super) fn read(text: &str) -> Result<Snapshot, ReadError> {
     snapshot.matrix = Some(Matrix { devices, cells });
     snapshot.gpus.sort_by_key(|gpu| gpu.index);
     snapshot.numa_nodes.sort_by_key(|node| node.id);
-    Ok(snapshot)
+    snapshot
 }
 
 impl Tables<'_> {
     /// From either side.
     fn cell(&self, kind: Kind, row: usize, column: usize) -> Option<&str> {
         let cells = self.cells.get(&kind)?;
-        cells.get(&(row, column)).or_else(|| cells.get(&(column, row))).copied()
+        cells.get(&(row, column)).or_else(|| cells.get(&(column, row))).map(AsRef::as_ref)
     }
 
     fn pair(&self, row: usize, column: usize, unread: &mut Vec<String>) -> Option<Cell> {
@@ -293,7 +319,7 @@ fn tables(text: &str) -> Result<Tables<'_>, ReadError> {
         }
         let all = tables.cells.entry(kind).or_default();
         for (column, cell) in columns.iter().zip(cells) {
-            all.entry((row, *column)).or_insert(cell);
+            all.entry((row, *column)).or_insert(Cow::Borrowed(cell));
         }
     }
     cross_check(&tables)?;
@@ -309,7 +335,7 @@ fn cross_check(tables: &Tables<'_>) -> Result<(), ReadError> {
             let reason = format!(
                 "row {row} has {} to {column}, row {column} has {} back",
                 excerpt(cell),
-                excerpt(&other.map(ToString::to_string).unwrap_or_default())
+                other.map(|other| excerpt(other)).unwrap_or_default()
             );
             return Err(ReadError { format: FORMAT, line: tables.line, reason });
         }
@@ -363,6 +389,62 @@ mod tests {
         }
         crate::lower(core::slice::from_ref(&host), crate::RateModel::Effective).unwrap();
         host
+    }
+
+    /// Three GPUs whose numbers are not in the order of rows.
+    const JSON: &str = r#"[
+        {"gpu": 2, "bdf": "0000:0c:00.0", "links": [
+            {"gpu": 2, "bdf": "0000:0c:00.0", "weight": 0, "link_type": "SELF", "num_hops": 0, "bandwidth": "N/A"},
+            {"gpu": 0, "bdf": "0000:22:00.0", "weight": 15, "link_type": "XGMI", "num_hops": 1, "bandwidth": "50000-100000"},
+            {"gpu": 1, "bdf": "0001:38:00.0", "weight": 52, "link_type": "PCIE", "num_hops": 3, "bandwidth": "N/A"}]},
+        {"gpu": 0, "bdf": "0000:22:00.0", "links": []},
+        {"gpu": 1, "bdf": "0001:38:00.0", "links": [
+            {"gpu": 0, "bdf": "0000:22:00.0", "link_type": "PCIE", "num_hops": 2, "bandwidth": "N/A"}]}]"#;
+
+    #[test]
+    fn amd_smi_json() {
+        let host = check(JSON, ["X NV2 SYS", "NV2 X NODE", "SYS NODE X"]);
+        let gpus: Vec<_> =
+            host.gpus.iter().map(|gpu| (gpu.index.0, gpu.bus_id.unwrap().to_string())).collect();
+        let gpu = |index: u32, id: &str| (index, String::from(id));
+        assert_eq!(gpus, [gpu(0, "0000:22:00.0"), gpu(1, "0001:38:00.0"), gpu(2, "0000:0c:00.0")]);
+        assert_eq!(host.matrix.unwrap().devices, ["GPU2", "GPU0", "GPU1"]);
+        let older = r#"[
+            {"gpu": 0, "bdf": "0000:0c:00.0", "weight": {"gpu_0": 0, "gpu_1": 40}, "hops": {"gpu_0": 0, "gpu_1": 2},
+             "link_type": {"gpu_0": "SELF", "gpu_1": "PCIE"}, "numa_bandwidth": {"gpu_0": "N/A", "gpu_1": "N/A"}},
+            {"gpu": 1, "bdf": "0000:22:00.0", "hops": {"gpu_0": 2}, "link_type": {"gpu_0": "PCIE", "gpu_1": "SELF"}}]"#;
+        check(older, ["X NODE", "NODE X", ""]);
+        let alone =
+            r#"{"gpu": 0, "bdf": "0000:0b:00.0", "links": [{"gpu": 0, "link_type": "SELF"}]}"#;
+        check(alone, ["X", "", ""]);
+    }
+
+    #[test]
+    fn amd_smi_json_refusals() {
+        for (text, said) in [
+            (JSON.replace("\"gpu\": 2", "\"gpu\": 1"), "is there twice"),
+            (
+                JSON.replace(
+                    "\"gpu\": 0, \"bdf\": \"0000:22:00.0\", \"weight\"",
+                    "\"gpu\": 7, \"weight\"",
+                ),
+                "which has no row",
+            ),
+            (JSON.replace("0000:0c:00.0", "slot 3"), "line 2"),
+            (JSON.replace("link_type", "type"), "no link types"),
+            (
+                JSON.replace("\"links\": []", "\"links\": [{\"gpu\": 2, \"link_type\": \"PCIE\"}]"),
+                "row 0 has XGMI to 1",
+            ),
+            (
+                r#"[{"gpu": 0, "asic": {"market_name": "x"}, "bus": {"bdf": "0000:0c:00.0"}}]"#
+                    .into(),
+                "amd-smi static",
+            ),
+        ] {
+            let error = read_any(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(said), "expected '{said}' in '{error}'");
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ const FORMAT: &str = "topod snapshot JSON";
 pub(super) enum Kind {
     Snapshot,
     LinkGraph,
+    /// `amd-smi topology --json`.
+    AmdSmi,
     /// The keys it has, for a message.
     Other(&'static str),
 }
@@ -40,6 +42,9 @@ struct Keys {
     lscpu: Option<IgnoredAny>,
     /// `amd-smi topology --json`.
     bdf: Option<IgnoredAny>,
+    link_type: Option<IgnoredAny>,
+    /// `amd-smi static --json`.
+    asic: Option<IgnoredAny>,
     #[serde(rename = "apiVersion")]
     api_version: Option<IgnoredAny>,
 }
@@ -78,6 +83,8 @@ pub(super) fn sniff(text: &str) -> Result<Kind, ReadError> {
     Ok(if keys.source.is_some() && keys.channels.is_none() && keys.paths.is_none() {
         newer(keys.schema_version)?;
         Kind::Snapshot
+    } else if keys.bdf.is_some() && (keys.links.is_some() || keys.link_type.is_some()) {
+        Kind::AmdSmi
     } else if !is_list && (keys.links.is_some() || keys.switches.is_some()) && keys.faults.is_none()
     {
         Kind::LinkGraph
@@ -87,16 +94,20 @@ pub(super) fn sniff(text: &str) -> Result<Kind, ReadError> {
         Kind::Other("paths: output for people and scripts, which lacks facts a snapshot has")
     } else if keys.instances.is_some() {
         Kind::Other(
-            "instances: a topograph graph, the network between hosts, with no host's inside; it gives their order",
+            "instances: a topograph graph, the network between hosts, with no host's inside; `topoctl fabric` reads it",
         )
     } else if keys.lldp.is_some() {
         Kind::Other(
-            "lldp: lldpctl output, which names the switch ports of a host's interfaces and holds no GPU",
+            "lldp: lldpctl output, which names the switches of a host's interfaces and holds no GPU; `topoctl fabric` reads it",
         )
     } else if keys.lscpu.is_some() {
         Kind::Other("lscpu: it describes processors and holds no GPU")
     } else if keys.bdf.is_some() {
-        Kind::Other("bdf: perhaps of amd-smi; its tables in text are read (`amd-smi topology`)")
+        Kind::Other("bdf: perhaps of amd-smi; `amd-smi topology` is read, as text and with --json")
+    } else if keys.asic.is_some() {
+        Kind::Other(
+            "asic: perhaps `amd-smi static`, which lists GPUs without what joins them; `amd-smi topology --json` is read",
+        )
     } else if keys.api_version.is_some() {
         Kind::Other("apiVersion: a Kubernetes object, no machine")
     } else {
