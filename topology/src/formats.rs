@@ -35,6 +35,7 @@ mod xml;
 
 pub use link_graph::write_link_graph;
 pub use snapshot_json::write_snapshot;
+pub(crate) use text::excerpt;
 
 /// Most bytes of an input. The largest real ones (a fused dump of a 576-GPU rack, a link graph of as
 /// many GPUs in full mesh) stay under half of it.
@@ -117,7 +118,7 @@ fn read_xml(text: &str) -> Result<Vec<Snapshot>, ReadError> {
         _ => "no topology",
     };
     let line = text.lines().position(|line| !line.trim().is_empty()).map_or(0, |at| at + 1);
-    let root = text::excerpt(xml::root_name(text));
+    let root = excerpt(xml::root_name(text));
     Err(unrecognised(line, format!("XML whose root is <{root}>: {what}; {KNOWN}")))
 }
 

@@ -15,6 +15,7 @@ extern crate alloc;
 
 pub mod calibration;
 pub mod dpu;
+pub mod fabric;
 pub mod formats;
 pub mod health;
 pub mod launch;

@@ -5,6 +5,7 @@
 use alloc::string::String;
 
 use super::ReadError;
+use crate::fabric::{self, FabricForm};
 
 /// A kind of text that is no topology.
 struct Kind {
@@ -98,47 +99,34 @@ const KINDS: [Kind; 24] = [
     },
     Kind {
         what: "ibnetdiscover output",
-        reason: "it is the InfiniBand fabric between hosts, with no GPU and no host's inside; it says which leaf and rail a NIC \
-                 is on, beside a topology of each host",
-        marks: |line| {
-            let mut words = line.split_whitespace();
-            let node =
-                words.next().is_some_and(|word| ["Switch", "Ca", "Hca", "Rt"].contains(&word));
-            node && words.next().is_some_and(digits)
-                && words.next().is_some_and(|word| word.starts_with('"'))
-        },
+        reason: "it is the InfiniBand fabric between hosts, with no GPU and no host's inside; `topoctl fabric` reads it, beside a \
+                 topology of each host",
+        marks: |line| fabric::form_of_line(line) == Some(FabricForm::Infiniband),
     },
     Kind {
         what: "ibnetdiscover -p output",
-        reason: "it is the list of ports of the InfiniBand fabric between hosts, with no GPU; it says which leaf a NIC is on, \
-                 beside a topology of each host",
-        marks: |line| {
-            let mut words = line.split_whitespace();
-            let kind = words.next().is_some_and(|word| ["CA", "SW", "RT"].contains(&word));
-            kind && words.next().is_some_and(digits)
-                && words.next().is_some_and(digits)
-                && words.next().is_some_and(|word| word.starts_with("0x"))
-        },
+        reason: "it is the list of ports of the InfiniBand fabric between hosts, with no GPU; `topoctl fabric` reads it, beside a \
+                 topology of each host",
+        marks: |line| fabric::form_of_line(line) == Some(FabricForm::PortList),
     },
     Kind {
         what: "Slurm topology.conf",
-        reason: "it is the network between hosts, with no host's inside; it gives the order of hosts, beside a topology of each",
-        marks: |line| {
-            (line.starts_with("SwitchName=")
-                && (line.contains("Nodes=") || line.contains("Switches=")))
-                || (line.starts_with("BlockName=") && line.contains("Nodes="))
-        },
+        reason: "it is the network between hosts, with no host's inside; `topoctl fabric` reads it, beside a topology of each host",
+        marks: |line| fabric::form_of_line(line) == Some(FabricForm::SlurmConf),
     },
     Kind {
         what: "Slurm topology.yaml",
-        reason: "it is the network between hosts, with no host's inside; it gives the order of hosts, beside a topology of each",
-        marks: |line| line.starts_with("- topology:") || line.starts_with("cluster_default:"),
+        reason: "it is the network between hosts, with no host's inside; `topoctl fabric` reads it, beside a topology of each host",
+        marks: |line| {
+            fabric::form_of_line(line) == Some(FabricForm::SlurmYaml)
+                || line.starts_with("cluster_default:")
+        },
     },
     Kind {
         what: "model of a network",
-        reason: "it is the tree of switches between hosts, with no host's inside; it gives the order of hosts, beside a topology \
-                 of each",
-        marks: |line| line == "switches:" || line == "blocks:",
+        reason: "it is the tree of switches between hosts, with no host's inside; `topoctl fabric` reads it, beside a topology of \
+                 each host",
+        marks: |line| fabric::form_of_line(line) == Some(FabricForm::ModelYaml),
     },
     Kind {
         what: "ibstat output",
@@ -162,8 +150,8 @@ const KINDS: [Kind; 24] = [
     },
     Kind {
         what: "lldpctl output",
-        reason: "it names the switch ports of a host's network interfaces and holds no GPU; it says which leaf a NIC is on, \
-                 beside a topology of the host",
+        reason: "it names the switch ports of a host's network interfaces and holds no GPU; record `lldpctl -f json`, which \
+                 `topoctl fabric` reads, beside a topology of the host",
         marks: |line| line == "LLDP neighbors:",
     },
     Kind {

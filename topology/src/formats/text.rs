@@ -29,7 +29,7 @@ pub(super) fn fault(reader: &str, line: usize, error: String) -> Fault {
 }
 
 /// An excerpt of foreign text, short and printable, for a message.
-pub(super) fn excerpt(text: &str) -> String {
+pub(crate) fn excerpt(text: &str) -> String {
     const MOST: usize = 40;
     let mut short: String =
         text.chars().take(MOST).map(|c| if c.is_control() { ' ' } else { c }).collect();
