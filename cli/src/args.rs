@@ -45,6 +45,9 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     /// What stock NCCL takes from this host's files and variables.
     Nccl(NcclArgs),
+    /// The network between hosts from a file about it: tiers, leaf and rail of each NIC, what is odd; with --order hosts in
+    /// the order that suits it.
+    Fabric(FabricArgs),
     /// Records this host (or what --from names) as a snapshot.
     Snapshot(SnapshotArgs),
     /// What the daemon is, and what it publishes.
@@ -402,6 +405,26 @@ pub(crate) struct NcclHcaArgs {
     /// A string to check, as one would set it.
     #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
     pub(crate) check: Option<String>,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FabricArgs {
+    /// ibnetdiscover output (also of -p), ibsim net file, Slurm topology.conf or topology.yaml, topograph graph JSON or model YAML, told by
+    /// content; `-` is stdin. `lldpctl -f json` is of one host, called by the file's name: give one file per host.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Hosts in depth-first order of the network, one a line, after comments that say how many edges of NCCL's ring and double tree cross
+    /// which tier, before and after.
+    #[arg(long)]
+    pub(crate) order: bool,
+    /// With --order: these hosts alone, as Slurm writes lists: n[1-3,07],m2.
+    #[arg(long, value_name = "LIST", requires = "order")]
+    pub(crate) hosts: Option<String>,
+    /// Which topology of a topology.yaml; default the cluster's default.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) topology: Option<String>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: TextFormat,
 }

@@ -15,6 +15,7 @@ mod exec;
 mod exit;
 mod explain;
 mod export;
+mod fabric;
 mod nccl;
 mod output;
 mod plan;
@@ -69,6 +70,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Env(args) => environment::run(args),
         Command::Exec(args) => exec::run(args),
         Command::Nccl(args) => nccl::run(&args.command),
+        Command::Fabric(args) => fabric::run(args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Status(args) => status::run(args),
         Command::BenchRank => bench::run_rank(),

@@ -9,9 +9,10 @@ use std::fs;
 type Body = fn(&[u8]);
 
 /// Targets with the functions they are made of.
-const TARGETS: [(&str, Body); 16] = [
+const TARGETS: [(&str, Body); 17] = [
     ("any", topology::formats::fuzz::any),
     ("archive", daemon::recorded::fuzz_archive),
+    ("fabric", topology::fabric::fuzz::fabric),
     ("hwloc_xml", topology::formats::fuzz::hwloc_xml),
     ("link_graph_json", topology::formats::fuzz::link_graph_json),
     ("lspci", topology::formats::fuzz::lspci),

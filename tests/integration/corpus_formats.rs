@@ -31,7 +31,7 @@ const INCOMPLETE: [&str; 11] = [
     "vllm-29944.txt",
 ];
 
-fn corpus() -> Option<PathBuf> {
+pub(crate) fn corpus() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpus");
     let root = std::env::var_os("TOPOD_CORPUS").map_or(beside, PathBuf::from);
     let there = root.is_dir();

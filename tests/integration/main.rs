@@ -8,6 +8,7 @@ mod corpora;
 mod corpus_formats;
 mod daemon;
 mod deploy;
+mod fabric;
 mod faces;
 mod field_cases;
 mod fixtures;

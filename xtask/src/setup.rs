@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::workspace_root;
 
 /// A command some tests start, and the package it is in. Without it they are skipped, with the reason.
-const WANTED: [(&str, &str); 11] = [
+const WANTED: [(&str, &str); 13] = [
     ("systemd-analyze", "systemd"),
     ("python3", "python3"),
     // The command stands for the library, which has none.
@@ -20,6 +20,8 @@ const WANTED: [(&str, &str); 11] = [
     ("slurmd", "slurmd"),
     ("srun", "slurm-client"),
     ("valgrind", "valgrind"),
+    ("ibsim", "ibsim-utils"),
+    ("ibnetdiscover", "infiniband-diags"),
 ];
 
 /// Installs what is missing where that is possible; says what is skipped where it is not.
