@@ -166,6 +166,11 @@ impl Watch {
         match event {
             GpuEvent::Xid(number) => info!(xid = number, "a GPU reports an error"),
             GpuEvent::Other => {}
+            GpuEvent::Missed => {
+                // It happened in the past, and is said once: no reason to look away.
+                self.damper.event(Instant::now());
+                return;
+            }
         }
         self.quiet.0 = Some(Instant::now());
         self.damper.event(Instant::now());

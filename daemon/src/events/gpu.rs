@@ -3,6 +3,14 @@
 //!
 //! The child is gone before the machine is read, and started again afterwards: as long as it is there it holds the driver, and a
 //! driver that is held cannot be unloaded nor its GPUs reset. Nothing wakes up while nothing happens.
+//!
+//! What happens to a GPU after a reading and before the next child listens tells no event. So each child first says which GPUs answer:
+//!
+//! ```text
+//!   reading ── child 1: GPUs 0-7 ── (event, or the clock) ── reading ── GPU 3 falls ── child 2: GPUs 0-2, 4-7 ── reading
+//! ```
+//!
+//! Where that differs from what the child before said, or there was none before, the machine is read once more.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -26,6 +34,8 @@ pub(super) struct GpuEvents {
     running: Option<Arc<Running>>,
     /// Whether the latest child failed, and a reading was asked for on that account.
     failed: bool,
+    /// The GPUs that answered the latest child.
+    roll: Arc<Mutex<Option<String>>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +66,8 @@ impl GpuEvents {
         libraries: Vec<PathBuf>,
         to: UnboundedSender<GpuEvent>,
     ) -> Self {
-        Self { program, libraries, to, running: None, failed: false }
+        let roll = Arc::new(Mutex::new(None));
+        Self { program, libraries, to, running: None, failed: false, roll }
     }
 
     /// Ends the child; the reading that follows waits for that.
@@ -82,8 +93,17 @@ impl GpuEvents {
         let running = Arc::new(Running::default());
         let (program, libraries) = (self.program.clone(), self.libraries.clone());
         let (to, own, failed) = (self.to.clone(), Arc::clone(&running), self.failed);
+        let latest = Arc::clone(&self.roll);
         let thread = thread::Builder::new().name("gpu-events".into()).spawn(move || {
-            let outcome = match next_event(&program, &libraries, &own.child) {
+            let roll = |gpus: &str| {
+                let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+                if latest.as_deref() != Some(gpus) {
+                    debug!(gpus, "GPUs that answer now");
+                    *latest = Some(gpus.into());
+                    let _ = to.send(GpuEvent::Missed);
+                }
+            };
+            let outcome = match next_event(&program, &libraries, &own.child, roll) {
                 Ok(line) => {
                     debug!(line, "the GPU driver told of an event");
                     // A library that prints for itself is no event that is known.
@@ -186,8 +206,39 @@ mod tests {
     fn how_children_end() {
         check("echo '{\"xid\":79}'", false, &[GpuEvent::Xid(79)], Outcome::Over);
         check("echo '\"other\"'", false, &[GpuEvent::Other], Outcome::Over);
+        // The GPUs that answer are news where nobody knew them.
+        let roll = "echo 'roll GPU-a, GPU-b'; echo '{\"xid\":79}'";
+        check(roll, false, &[GpuEvent::Missed, GpuEvent::Xid(79)], Outcome::Over);
+        check(
+            "echo 'roll GPU-a'; exit 1",
+            false,
+            &[GpuEvent::Missed, GpuEvent::Other],
+            Outcome::Failed,
+        );
         check("exit 3", false, &[], Outcome::NoEvents);
         check("exit 1", false, &[GpuEvent::Other], Outcome::Failed);
         check("exec sleep 600", true, &[], Outcome::Over);
+    }
+
+    /// A GPU that is gone when the next child starts is told once.
+    #[test]
+    fn what_nobody_heard_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (to, mut from) = tokio::sync::mpsc::unbounded_channel();
+        let gpus = dir.path().join("gpus");
+        let script = format!("cat {}", gpus.display());
+        let mut events = GpuEvents::new(program(&dir, &script), Vec::new(), to);
+        for (answer, told) in
+            [("a, b", 1), ("a, b", 0), ("a, GPU is lost", 1), ("a, GPU is lost", 0), ("a, b", 1)]
+        {
+            std::fs::write(&gpus, format!("roll {answer}\n\"other\"\n")).unwrap();
+            events.resume(false);
+            let running = events.running.clone().unwrap();
+            let outcome = running.outcome.lock().unwrap();
+            drop(running.ended.wait_while(outcome, |outcome| outcome.is_none()).unwrap());
+            let heard = std::iter::from_fn(|| from.try_recv().ok());
+            let missed = heard.filter(|event| *event == GpuEvent::Missed).count();
+            assert_eq!(missed, told, "{answer}");
+        }
     }
 }

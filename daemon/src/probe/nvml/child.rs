@@ -178,15 +178,24 @@ pub(in crate::probe) fn read(
     }
 }
 
-/// Starts a child that waits for an event, and gives the line it says; `Err` with its exit code where it ends without one.
+/// Starts a child that waits for an event, and gives the line it says; `Err` with its exit code where it ends without one. `roll`
+/// is called with the GPUs that answer, once the child listens.
 pub(crate) fn next_event(
     program: &Path,
     libraries: &[PathBuf],
     handle: &Handle,
+    mut roll: impl FnMut(&str),
 ) -> Result<String, Option<i32>> {
     let mut out = handle.start(program, EVENTS, libraries).map_err(|_| None)?;
     let mut line = String::new();
-    let read = out.read_line(&mut line);
+    let read = loop {
+        line.clear();
+        let read = out.read_line(&mut line);
+        match line.strip_suffix('\n').and_then(|line| line.strip_prefix(super::events::ROLL)) {
+            Some(gpus) if read.is_ok() => roll(gpus),
+            _ => break read,
+        }
+    };
     let code = handle.wait().and_then(|status| status.code());
     if read.is_ok() && line.ends_with('\n') { Ok(line.trim_end().into()) } else { Err(code) }
 }

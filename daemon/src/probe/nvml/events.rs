@@ -21,6 +21,9 @@ const OF_APPLICATIONS: [u64; 4] = [13, 31, 43, 45];
 /// Longest wait at once, of those NVML takes: 49 days.
 const FOR_EVER_MS: u32 = u32::MAX;
 
+/// What a child's first line begins with: it lists the GPUs that answer.
+pub(super) const ROLL: &str = "roll ";
+
 /// What the driver told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -29,6 +32,8 @@ pub(crate) enum GpuEvent {
     Xid(u64),
     /// Partitions changed, or the kind of event is not told.
     Other,
+    /// Not all GPUs answer that did, or others do: something happened while nobody listened.
+    Missed,
 }
 
 impl GpuEvent {
@@ -76,6 +81,9 @@ fn wait(nvml: &Nvml) -> Result<GpuEvent, NvmlError> {
     if registered == 0 {
         return Err(NvmlError::NotSupported);
     }
+    // Only now: what is lost from here on tells an event.
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stdout().lock(), "{ROLL}{}", roll(nvml)?);
     loop {
         let event = match set.wait(FOR_EVER_MS) {
             Err(NvmlError::Timeout) => continue,
@@ -89,6 +97,17 @@ fn wait(nvml: &Nvml) -> Result<GpuEvent, NvmlError> {
             return Ok(event);
         }
     }
+}
+
+/// Each GPU by its UUID, or the error it answers with.
+fn roll(nvml: &Nvml) -> Result<String, NvmlError> {
+    let answer = |index| match nvml.device_by_index(index).and_then(|device| device.uuid()) {
+        Ok(uuid) => uuid,
+        Err(error) => error.to_string(),
+    };
+    let answers: Vec<String> = (0..nvml.device_count()?).map(answer).collect();
+    // Messages of errors may have lines.
+    Ok(answers.join(", ").split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]
