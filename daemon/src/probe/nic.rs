@@ -1,6 +1,28 @@
 //! NIC ports: those of RDMA devices, and network interfaces whose device has no RDMA.
 //!
 //! Names of hosts, GUIDs, MAC and IP addresses are never read into facts.
+//!
+//! libibverbs is not asked: what is asked of a port stands in sysfs, from where the library has most of it too. Below `DEV` is
+//! `sys/class/infiniband/NAME`, `PORT` is `DEV/ports/N`.
+//!
+//! | fact | file | what verbs would add |
+//! |---|---|---|
+//! | devices, their PCI functions | `DEV`, where `DEV/device` leads | nothing: libibverbs lists this folder, or asks rdma netlink for the same |
+//! | ports | `PORT` | nothing (`phys_port_cnt`) |
+//! | link layer | `PORT/link_layer` | nothing |
+//! | state, physical state | `PORT/state`, `PORT/phys_state` | nothing (`ibv_query_port`) |
+//! | rate, lanes | `PORT/rate` | speed and width apart; the text has both |
+//! | node and system image GUID | `DEV/node_guid`, `DEV/sys_image_guid` | nothing |
+//! | firmware, board | `DEV/fw_ver`, `DEV/board_id` | the vendor's part id, which PCI has |
+//! | GIDs | `PORT/gids/I` | nothing (`ibv_query_gid`) |
+//! | type and interface of a GID | `PORT/gid_attrs/types/I`, `PORT/gid_attrs/ndevs/I` | nothing: older libraries read these files |
+//! | counters | `PORT/counters/NAME` | nothing: verbs have none |
+//! | interfaces | `DEV/device/net` | nothing: verbs have none |
+//! | bond and legs | `sys/class/net/IF/bonding` | nothing |
+//! | physical or virtual function | `DEV/device/physfn` | nothing |
+//! | DMA-BUF, peer memory | kernel's version and configuration, `/proc/modules` | whether `ibv_reg_dmabuf_mr` works for this pair of GPU and NIC, which takes memory of a GPU to try |
+//!
+//! Opening a device needs `/dev/infiniband/uverbsN`, which containers often lack; these files need nothing.
 
 use std::collections::BTreeSet;
 
