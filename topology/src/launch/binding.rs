@@ -22,7 +22,7 @@ use crate::{CpuList, Gpu, GpuIndex};
 pub struct Binding {
     /// CPUs; empty: as it is.
     pub cpus: CpuList,
-    /// NUMA nodes to have memory of, nearest first in a tie; empty: as it is.
+    /// NUMA nodes to have memory of, by number; empty: as it is.
     pub memory_nodes: Vec<u32>,
     /// Why so; for people.
     pub reason: String,

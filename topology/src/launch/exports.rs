@@ -1,7 +1,7 @@
 //! The variables that tell runtimes of a host what they would else guess, each with its reason.
 //!
-//! Only what is known is told, and only where a guess would go wrong; what is left unset is said with the reason, too. Of NCCL's
-//! variables those that any version from 2.4 on takes.
+//! Only what is known is told, and only where a guess would go wrong; what is left unset is said with the reason, too. A variable
+//! that older versions do not know, and so pass over, says from which one on it is taken.
 
 use alloc::borrow::ToOwned as _;
 use alloc::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub struct Export {
 /// Variables, and what is left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exports {
-    /// In order of names' first letters by theme: devices, NCCL, other runtimes, the launcher's own.
+    /// By theme: devices, RDMA ports, the interface to meet on, the launcher's own.
     pub set: Vec<Export>,
     /// Why others are not set.
     pub notes: Vec<String>,
