@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Which GPUs to give to a job: the best N that are free, leaving the rest as whole as can be.
     Select(SelectArgs),
+    /// Which GPU each rank of a parallel job is to have, what each axis then takes, and what to tell the launcher.
+    Map(MapArgs),
     /// Runs a collective over the transport along the plan, checks every element, measures.
     Bench(BenchArgs),
     /// A plan or topology in the files of other software.
@@ -227,6 +229,93 @@ pub(crate) struct SelectArgs {
     pub(crate) links: Links,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MapArgs {
+    /// Tensor parallel size.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) tp: usize,
+    /// Pipeline stages.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) pp: usize,
+    /// Data parallel size; default what the other axes leave of the GPUs.
+    #[arg(long, value_name = "N")]
+    pub(crate) dp: Option<usize>,
+    /// Expert parallel size, inside cp times dp as in Megatron.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) ep: usize,
+    /// Context parallel size.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) cp: usize,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// NVML indices, the same on every host; default all.
+    #[arg(long, value_delimiter = ',', value_name = "0,1,..")]
+    pub(crate) gpus: Option<Vec<u32>>,
+    /// `auto`: NVLink alone where it connects a group's GPUs of a host; `all`: NVLink and PCIe together.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) links: Links,
+    #[command(flatten)]
+    pub(crate) traffic: TrafficArgs,
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+/// What a training step sends: derived from a transformer's sizes, or given by axis.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TrafficArgs {
+    /// Hidden size.
+    #[arg(long, value_name = "N")]
+    pub(crate) hidden: Option<u64>,
+    /// Tokens of a sequence.
+    #[arg(long, value_name = "N")]
+    pub(crate) sequence: Option<u64>,
+    /// Layers.
+    #[arg(long, value_name = "N")]
+    pub(crate) layers: Option<u64>,
+    /// Sequences in a microbatch.
+    #[arg(long, value_name = "N")]
+    pub(crate) batch: Option<u64>,
+    /// Microbatches of a pass through the pipeline.
+    #[arg(long, value_name = "N")]
+    pub(crate) microbatches: Option<u64>,
+    /// Passes whose gradients are added up before they are reduced.
+    #[arg(long, value_name = "N")]
+    pub(crate) accumulation: Option<u64>,
+    /// Bytes of an element.
+    #[arg(long, value_name = "N")]
+    pub(crate) element_bytes: Option<u64>,
+    /// Words; 0 leaves embeddings out.
+    #[arg(long, value_name = "N")]
+    pub(crate) vocabulary: Option<u64>,
+    /// Experts of a layer; default one for each rank of --ep.
+    #[arg(long, value_name = "N")]
+    pub(crate) experts: Option<u64>,
+    /// Experts that a token is sent to.
+    #[arg(long, value_name = "N")]
+    pub(crate) experts_per_token: Option<u64>,
+    /// What a GPU computes in training, in 1e12 operations a second. With it, communication that computing hides is told apart.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) tflops: Option<u64>,
+    /// Bytes of one all-reduce of activations, instead of the derived ones; 0 for none. So for each axis.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) bytes_tp: Option<u64>,
+    /// Bytes of one all-gather of keys and values.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) bytes_cp: Option<u64>,
+    /// Bytes that a rank sends in one all-to-all to experts.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) bytes_ep: Option<u64>,
+    /// Bytes of a rank's gradients.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) bytes_dp: Option<u64>,
+    /// Bytes of the gradients of a rank's experts.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) bytes_expert_dp: Option<u64>,
+    /// Bytes that a rank sends to the next stage for a microbatch.
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) bytes_pp: Option<u64>,
 }
 
 #[derive(Debug, Args)]

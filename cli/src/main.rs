@@ -16,6 +16,7 @@ mod exit;
 mod explain;
 mod export;
 mod fabric;
+mod map;
 mod nccl;
 mod output;
 mod plan;
@@ -65,6 +66,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Select(args) => select::run(args),
+        Command::Map(args) => map::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),
         Command::Env(args) => environment::run(args),

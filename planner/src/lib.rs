@@ -14,8 +14,11 @@ pub mod check;
 pub mod composed;
 pub mod concurrent_flow;
 pub mod cost;
+pub mod fleet;
 pub mod flow_graph;
 pub mod forest;
+pub mod groups;
+pub mod map;
 pub mod max_flow;
 pub mod model;
 pub mod network;
@@ -44,3 +47,5 @@ pub use plan_error::PlanError;
 
 #[cfg(test)]
 mod test_graphs;
+#[cfg(test)]
+mod test_hosts;

@@ -444,7 +444,7 @@ impl<'a> Field<'a> {
 }
 
 /// A NIC that traffic between GPUs may take.
-fn usable(topology: &Topology, id: VertexId) -> bool {
+pub(crate) fn usable(topology: &Topology, id: VertexId) -> bool {
     let vertex = topology.vertex(id);
     let VertexKind::Nic { index } = vertex.kind else { return false };
     let host = vertex.host.unwrap_or_default();
