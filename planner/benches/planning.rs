@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use planner::change::{Prepared, Standing, single_failures};
 use planner::flow_graph::{FlowEdge, FlowGraph};
 use planner::forest::{self, ForestOptions};
 use planner::{bound, bounded_search, concurrent_flow, rings, weighted};
 use topology::snapshot::LinkGraph;
-use topology::{Bandwidth, PlanRequest, RateModel, Snapshot, Source, Topology};
+use topology::{Bandwidth, PlanRequest, RateModel, Snapshot, Source, Topology, what_if};
 
 /// Duplex links in GB/s; nodes beyond the ranks are switches.
 struct Machine {
@@ -166,6 +167,29 @@ fn plans_with_aims(criterion: &mut Criterion) {
     measure_plans(criterion, "aim", aims().into_iter().map(named).collect());
 }
 
+/// What becomes of a plan for 8 GPUs when a link gets slower that has room, and when one fails whose plan stands ready.
+fn changes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("change");
+    for name in ["dgx1v", "dgx_h100"] {
+        let (_, whole) = hosts(name, 1);
+        let request = PlanRequest::default();
+        let plan = planner::plan(&whole, &request).expect("a plan");
+        let failures = single_failures(&whole);
+        let link = failures.iter().find(|failure| failure.contains("GPU0")).expect("a link");
+        let nic = failures.iter().find(|failure| failure.contains("mlx5")).expect("a NIC");
+        let mut prepared = Prepared::new();
+        prepared.prepare(&whole, &request, link).expect("a failure of this machine");
+        let standing = Standing::new(&whole, plan, request, prepared).expect("its own plan");
+        let failed = what_if::apply(&whole, &[link]).expect("a failure of this machine");
+        let slower = what_if::apply(&whole, &[nic]).expect("a failure of this machine");
+        for (what, now) in [("repair", &failed), ("keep", &slower)] {
+            group.bench_function(format!("{what}/{name}-below-1-ms"), |bencher| {
+                bencher.iter(|| standing.ready(black_box(now)));
+            });
+        }
+    }
+}
+
 fn stages(criterion: &mut Criterion) {
     /// Tries for each speed, as NCCL's search has them.
     const TRIES: u64 = 1 << 14;
@@ -189,5 +213,5 @@ fn stages(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, plans_with_aims, whole_plans, stages);
+criterion_group!(benches, plans_with_aims, whole_plans, changes, stages);
 criterion_main!(benches);

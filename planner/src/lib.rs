@@ -10,6 +10,7 @@ mod balance;
 pub mod bound;
 pub mod bounded_search;
 pub mod calibrated;
+pub mod change;
 pub mod check;
 pub mod composed;
 pub mod concurrent_flow;
