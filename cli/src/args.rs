@@ -187,6 +187,9 @@ pub(crate) struct PlanArgs {
     /// Say also why there are so many channels, which links are full, and what one more link or NIC would bring.
     #[arg(long)]
     pub(crate) explain: bool,
+    /// Plan each kind of host once, and say what hosts do by their kind: for many hosts, and by itself for more than 32.
+    #[arg(long, conflicts_with_all = ["what_if", "explain"])]
+    pub(crate) by_class: bool,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: TextFormat,
 }

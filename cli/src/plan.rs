@@ -17,11 +17,15 @@ use crate::output;
 use crate::size;
 use crate::source::{self, Origin};
 
+pub(crate) mod by_class;
 mod volumes;
 mod what_if;
 mod why;
 
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
+    if args.by_class || args.source.hosts > by_class::MANY_HOSTS {
+        return by_class::run(args);
+    }
     let origin = source::load(&args.source)?;
     let request = request(&args.request);
     let calibration = calibration(args)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use daemon::probe::{NvmlChoice, ProbeConfig, probe};
 use daemon::recorded;
+use planner::fleet::Fleet;
 use topology::{Snapshot, Topology, lower, what_if};
 
 use crate::args::SourceArgs;
@@ -32,7 +33,37 @@ impl Origin {
 
 /// The topology a command is about.
 pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
-    let (mut hosts, generation) = if !args.from.is_empty() {
+    let (mut hosts, generation) = hosts(args)?;
+    if args.hosts > 1 {
+        hosts = vec![only(&hosts)?.clone(); usize::from(args.hosts)];
+    }
+    let topology = lower(&hosts, args.rates).map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Origin { topology, generation })
+}
+
+/// The same by class, so that many hosts cost no more than a few.
+pub(crate) fn fleet(args: &SourceArgs) -> Result<Fleet, Failure> {
+    let (hosts, _) = hosts(args)?;
+    let mut fleet =
+        Fleet::new(&hosts, args.rates).map_err(|error| Failure::usage(error.to_string()))?;
+    if args.hosts > 1 {
+        only(&hosts)?;
+        fleet.class_of = vec![0; usize::from(args.hosts)];
+    }
+    Ok(fleet)
+}
+
+/// The one host that is to be copied.
+fn only(hosts: &[Snapshot]) -> Result<&Snapshot, Failure> {
+    match hosts {
+        [host] => Ok(host),
+        _ => Err(Failure::usage(format!("--hosts copies one host, and {} are given", hosts.len()))),
+    }
+}
+
+/// Each host that is named, or this one, with the daemon's generation.
+fn hosts(args: &SourceArgs) -> Result<(Vec<Snapshot>, u64), Failure> {
+    Ok(if !args.from.is_empty() {
         (read_all(args)?, 0)
     } else if args.sysfs_root.is_none()
         && args.nvml.is_none()
@@ -41,18 +72,7 @@ pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
         (published.hosts, published.generation.0)
     } else {
         (vec![probe(&this_host(args)?)], 0)
-    };
-    if args.hosts > 1 {
-        let [host] = hosts.as_slice() else {
-            return Err(Failure::usage(format!(
-                "--hosts copies one host, and {} are given",
-                hosts.len()
-            )));
-        };
-        hosts = vec![host.clone(); usize::from(args.hosts)];
-    }
-    let topology = lower(&hosts, args.rates).map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(Origin { topology, generation })
+    })
 }
 
 fn read_all(args: &SourceArgs) -> Result<Vec<Snapshot>, Failure> {

@@ -1,14 +1,14 @@
 //! `topoctl verify PLAN.json`: the independent checker on a plan file, and on the schedules the transport makes of it.
 
 use serde::Serialize;
-use topology::formats::plan_json;
+use topology::formats::{job_plan_json, plan_json};
 use topology::{Collective, Plan, Rank, Topology};
 use transport::schedule::{MIN_SLOTS, Sizing};
 
 use crate::args::{TextFormat, VerifyArgs};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::plan::gbps;
+use crate::plan::{by_class, gbps};
 use crate::source::{self, read_bytes};
 
 /// Elements the schedules are made for: none, one, a few that divide by nothing, and enough for every chunk shape.
@@ -40,6 +40,14 @@ struct Row {
 pub(crate) fn run(args: &VerifyArgs) -> Result<Exit, Failure> {
     let bytes = read_bytes(&args.plan)?;
     let refuse = |error| Failure::usage(format!("{}: {error}", args.plan.display()));
+    if job_plan_json::recognise(&bytes) {
+        return by_class::verify(
+            &bytes,
+            &args.plan.display().to_string(),
+            &args.source,
+            args.output,
+        );
+    }
     let plan = plan_json::read(&bytes).map_err(refuse)?;
     let disagreements = plan_json::disagreements(&bytes).map_err(refuse)?;
     let mut source_args = args.source.clone();

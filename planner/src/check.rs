@@ -16,6 +16,7 @@
 mod brute_force;
 mod claims;
 mod exact;
+pub mod job;
 mod loads;
 mod policy;
 mod rounds;

@@ -19,6 +19,7 @@ pub mod fleet;
 pub mod flow_graph;
 pub mod forest;
 pub mod groups;
+pub mod job;
 pub mod map;
 pub mod max_flow;
 pub mod model;

@@ -21,6 +21,7 @@ use crate::Snapshot;
 mod foreign;
 pub mod fuzz;
 mod hwloc_xml;
+pub mod job_plan_json;
 mod link_graph;
 mod lspci;
 mod nccl_xml;

@@ -18,6 +18,7 @@ pub mod dpu;
 pub mod fabric;
 pub mod formats;
 pub mod health;
+pub mod job_plan;
 pub mod launch;
 pub mod matrix;
 pub mod msccl;
