@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use topology::snapshot::{PciDevice, PcieLink};
-use topology::{BusId, Link, LinkKind, Path, PathType, Topology, VertexId, VertexKind};
+use topology::snapshot::PcieLink;
+use topology::{BusId, Path, PathType, Topology, VertexId, explain};
 
 use crate::args::{ExplainArgs, TextFormat};
 use crate::exit::{Exit, Failure};
@@ -101,67 +101,32 @@ fn class(path: &Path) -> String {
 }
 
 fn explain(topology: &Topology, from: VertexId, to: VertexId) -> Explanation {
-    let path = topology.path(from, to);
+    let explained = explain::path(topology, from, to);
     let name = |id: VertexId| topology.vertex(id).name.clone();
-    let mut at = from;
-    let mut hops = Vec::new();
-    for hop in &path.hops {
-        let link = topology.link(hop.link);
-        let device = lower_end(topology, at, hop.to, link);
-        hops.push(HopRow {
-            from: name(at),
-            to: name(hop.to),
-            kind: link.kind.to_string(),
-            links: link.count,
-            gbps: link.bandwidth.gbps(),
-            now: device.and_then(|d| d.link.trained).map(pcie),
-            capable: device.and_then(capable).map(pcie),
-            bus_id: device.map(|d| d.bus_id),
-        });
-        at = hop.to;
-    }
-    let limiting = path.limiting_hop(topology);
+    let hops = explained.hops.iter().map(|hop| HopRow {
+        from: name(hop.from),
+        to: name(hop.to),
+        kind: hop.kind.to_string(),
+        links: hop.links,
+        gbps: hop.bandwidth.gbps(),
+        now: hop.trained.map(pcie),
+        capable: hop.capable.map(pcie),
+        bus_id: hop.bus_id,
+    });
     Explanation {
         schema_version: 1,
         from: name(from),
         to: name(to),
-        class: class(&path),
-        meaning: path.class.meaning(),
-        bottleneck_gbps: path.bottleneck.gbps(),
-        limiting_hop: limiting.and_then(|hop| path.hops.iter().position(|other| *other == hop)),
-        common_ancestor: common_ancestor(topology, from, &path).map(name),
-        why_not_better: why_not_better(topology, from, to, &path),
-        hops,
+        class: class(&explained.path),
+        meaning: explained.path.class.meaning(),
+        bottleneck_gbps: explained.path.bottleneck.gbps(),
+        hops: hops.collect(),
+        limiting_hop: explained.limiting_hop,
+        common_ancestor: explained.common_ancestor.map(name),
+        why_not_better: explained.why_not_better,
         what_if: None,
         assumptions: topology.assumptions().to_vec(),
     }
-}
-
-/// The PCI function whose link this hop is: the one farther from the root.
-fn lower_end<'a>(
-    topology: &'a Topology,
-    a: VertexId,
-    b: VertexId,
-    link: &Link,
-) -> Option<&'a PciDevice> {
-    if link.kind != LinkKind::Pcie {
-        return None;
-    }
-    let depth =
-        |id: VertexId| topology.numa_of(id).map_or(0, |numa| topology.path(id, numa).hops.len());
-    let lower = if depth(a) >= depth(b) { a } else { b };
-    let vertex = topology.vertex(lower);
-    let snapshot = topology.hosts().get(vertex.host?.index())?;
-    snapshot.pci_devices.iter().find(|device| Some(device.bus_id) == vertex.bus_id)
-}
-
-fn capable(device: &PciDevice) -> Option<PcieLink> {
-    let ends = [device.link.device_capable, device.link.slot_capable];
-    let least = |of: fn(&PcieLink) -> u32| ends.iter().flatten().map(of).filter(|v| *v > 0).min();
-    Some(PcieLink {
-        mtps: least(|l| l.mtps)?,
-        width: u8::try_from(least(|l| u32::from(l.width))?).ok()?,
-    })
 }
 
 fn pcie(link: PcieLink) -> String {
@@ -174,85 +139,6 @@ fn pcie(link: PcieLink) -> String {
         _ => "Gen1",
     };
     format!("{generation} x{}", link.width)
-}
-
-/// The highest vertex of the way: the switch or NUMA node where both sides meet.
-fn common_ancestor(topology: &Topology, from: VertexId, path: &Path) -> Option<VertexId> {
-    let on_tree = path.hops.iter().all(|hop| topology.link(hop.link).kind == LinkKind::Pcie);
-    if !on_tree || path.hops.is_empty() {
-        return None;
-    }
-    let height =
-        |id: &VertexId| topology.numa_of(*id).map_or(0, |numa| topology.path(*id, numa).hops.len());
-    std::iter::once(from).chain(path.hops.iter().map(|hop| hop.to)).min_by_key(height)
-}
-
-fn why_not_better(topology: &Topology, from: VertexId, to: VertexId, path: &Path) -> Vec<String> {
-    let mut reasons = Vec::new();
-    if path.class <= PathType::Nvl {
-        return reasons;
-    }
-    let name = |id: VertexId| topology.vertex(id).name.as_str();
-    let gpus =
-        [from, to].iter().all(|id| matches!(topology.vertex(*id).kind, VertexKind::Gpu { .. }));
-    if gpus {
-        let peers = |id: VertexId| -> Vec<VertexId> {
-            let links = topology.links_from(id).into_iter();
-            links
-                .filter(|(link, _)| {
-                    matches!(topology.link(*link).kind, LinkKind::NvLink | LinkKind::Xgmi)
-                })
-                .map(|(_, peer)| peer)
-                .collect()
-        };
-        for id in [from, to] {
-            let peers = peers(id);
-            let list: Vec<&str> = peers.iter().map(|peer| name(*peer)).collect();
-            reasons.push(if list.is_empty() {
-                format!("{} has no NVLink or xGMI", name(id))
-            } else {
-                format!("the NVLinks of {} go to {}", name(id), list.join(", "))
-            });
-        }
-        let rate = |a, b| {
-            let nvlinks = topology
-                .links_between(a, b)
-                .into_iter()
-                .filter(|l| matches!(topology.link(*l).kind, LinkKind::NvLink | LinkKind::Xgmi));
-            nvlinks.map(|l| topology.link(l).bandwidth).sum::<topology::Bandwidth>()
-        };
-        let relays = peers(from)
-            .into_iter()
-            .filter(|relay| matches!(topology.vertex(*relay).kind, VertexKind::Gpu { .. }));
-        let best = relays
-            .map(|relay| (rate(from, relay).min(rate(relay, to)), relay))
-            .filter(|(rate, _)| !rate.is_zero());
-        if let Some((rate, relay)) =
-            best.max_by_key(|(rate, relay)| (*rate, std::cmp::Reverse(*relay)))
-        {
-            reasons.push(format!(
-                "NVLink through {} would carry {rate} (NVB); a plan's rings and trees go that way",
-                name(relay)
-            ));
-        }
-    }
-    let node = |id| topology.numa_of(id).map(name);
-    match path.class {
-        PathType::Sys => {
-            if let (Some(a), Some(b)) = (node(from), node(to)) {
-                reasons.push(format!("{} is on {a}, {} on {b}", name(from), name(to)));
-            }
-        }
-        PathType::Node => {
-            reasons.push("they are below different host bridges of one NUMA node".into())
-        }
-        PathType::Phb => reasons.push("they share a host bridge, but no PCIe switch".into()),
-        PathType::Pxb => reasons.push("they share a PCIe switch, but not the nearest one".into()),
-        PathType::Net => reasons.push("they are on different hosts".into()),
-        PathType::Dis => reasons.push("no link of any kind joins them".into()),
-        _ => {}
-    }
-    reasons
 }
 
 fn render(explanation: &Explanation) -> String {
