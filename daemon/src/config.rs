@@ -1,4 +1,8 @@
-//! What the daemon is told: from arguments and environment to a configuration that is known to make sense.
+//! What the daemon is told: from the command line, the environment and a file to a configuration that is known to make sense.
+//!
+//! The command line wins over the environment, that over the file, and that over defaults, with which no file is needed. Everything
+//! that can be checked without binding, probing or writing is checked before any of these; an error names the option, or the line
+//! and column.
 
 use std::fs;
 use std::io;
@@ -9,8 +13,18 @@ use topology::RateModel;
 use tracing_subscriber::EnvFilter;
 
 use crate::events::EventSource;
+use crate::limits::Limits;
 use crate::machine::{self, MachineError, MachineSource};
+use crate::metrics_server::MetricsAddress;
 use crate::probe::{NvmlChoice, ProbeConfig};
+use crate::tls::{TlsError, TlsFiles};
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use file::File;
+pub use file::{FileError, Setting};
 
 /// How long a watch stays silent before it sends a heartbeat. Well under the minute after which idle connections are
 /// given up in common set-ups.
@@ -23,17 +37,27 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// milliseconds.
 const POLL: Duration = Duration::from_secs(60);
 
+/// The file that is read where none is named; it may be missing.
+pub const DEFAULT_FILE: &str = "/etc/topod/topod.toml";
+
 /// Command line of topod. Every option can come from the environment, for unit files and containers.
-#[derive(Clone, Debug, clap::Parser)]
+#[derive(Clone, Debug, Default, clap::Parser)]
 #[command(
     name = "topod",
     version,
-    about = "Serves the topology of this machine, and plans for it, over gRPC"
+    about = "Serves the topology of this machine, and plans for it, over gRPC",
+    max_term_width = 100
 )]
 pub struct Args {
-    /// Unix socket to listen on.
-    #[arg(long, env = "TOPOD_SOCKET", value_name = "PATH", default_value = proto::DEFAULT_SOCKET)]
-    pub socket: PathBuf,
+    /// Configuration file; without it /etc/topod/topod.toml, where there is one.
+    #[arg(long, env = "TOPOD_CONFIG", value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Check the configuration and end: exit code 0, or 2 with what is wrong and where.
+    #[arg(long)]
+    pub check_config: bool,
+    /// Unix socket to listen on [default: /run/topod/topod.sock].
+    #[arg(long, env = "TOPOD_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// Recorded machine to serve instead of this one, in any form that `topoctl --from` takes: a file, an archive, or a directory
     /// with its sys and proc.
     #[arg(long, env = "TOPOD_SOURCE", value_name = "PATH", conflicts_with_all = ["sysfs_root", "nvml"])]
@@ -44,18 +68,24 @@ pub struct Args {
     /// NVML library to use instead of the driver's.
     #[arg(long, env = "TOPOD_NVML", value_name = "PATH")]
     pub nvml: Option<PathBuf>,
-    /// Link rates to plan with: effective, nominal or measured.
-    #[arg(long, env = "TOPOD_RATES", value_name = "MODEL", default_value = "effective")]
-    pub rates: RateModel,
-    /// Read the machine again every so many seconds, for changes that send no event; 0 is never.
-    #[arg(long, env = "TOPOD_POLL", value_name = "SECONDS", default_value_t = POLL.as_secs())]
-    pub poll: u64,
-    /// Device events that cause a reading: kernel, none, or a path where a Unix datagram socket is made for them.
-    #[arg(long, env = "TOPOD_EVENTS", value_name = "SOURCE", default_value = "kernel")]
-    pub events: String,
-    /// What to log to stderr: a level, or levels by module as in `info,daemon=debug`.
-    #[arg(long, env = "TOPOD_LOG", value_name = "FILTER", default_value = "info")]
-    pub log: String,
+    /// Link rates to plan with: effective, nominal or measured [default: effective].
+    #[arg(long, env = "TOPOD_RATES", value_name = "MODEL")]
+    pub rates: Option<String>,
+    /// Read the machine again every so many seconds, for changes that send no event; 0 is never [default: 60].
+    #[arg(long, env = "TOPOD_POLL", value_name = "SECONDS")]
+    pub poll: Option<u64>,
+    /// Device events that cause a reading: kernel, none, or a path where a Unix datagram socket is made for them [default: kernel].
+    #[arg(long, env = "TOPOD_EVENTS", value_name = "SOURCE")]
+    pub events: Option<String>,
+    /// Where to serve metrics for Prometheus, at /metrics: an address of this host such as 127.0.0.1:9835, or unix:PATH; none without.
+    #[arg(long, env = "TOPOD_METRICS", value_name = "ADDRESS")]
+    pub metrics: Option<String>,
+    /// Folder to keep state in, so that generations go on after a restart; without it systemd's, and none without that.
+    #[arg(long, env = "TOPOD_STATE", value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// What to log to stderr or the journal: a level, or levels by module as in `info,daemon=debug` [default: info].
+    #[arg(long, env = "TOPOD_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
 }
 
 /// A configuration that has been checked.
@@ -75,68 +105,94 @@ pub struct Config {
     pub heartbeat: Duration,
     /// Longest time to finish requests in flight.
     pub drain_limit: Duration,
+    /// Where to serve metrics.
+    pub metrics: Option<MetricsAddress>,
+    /// Where to serve other hosts, over mutual TLS.
+    pub tcp: Option<TcpConfig>,
+    /// Folder to keep state in.
+    pub state: Option<PathBuf>,
+    /// What clients may take.
+    pub limits: Limits,
+}
+
+/// The listener for other hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// Where.
+    pub listen: std::net::SocketAddr,
+    /// Certificates.
+    pub files: TlsFiles,
+}
+
+impl Config {
+    /// The defaults for a machine, listening on `socket`.
+    #[must_use]
+    pub fn new(socket: PathBuf, source: MachineSource) -> Self {
+        Self {
+            socket,
+            source,
+            rates: RateModel::Effective,
+            events: EventSource::Kernel,
+            poll: Some(POLL),
+            heartbeat: HEARTBEAT,
+            drain_limit: DRAIN_LIMIT,
+            metrics: None,
+            tcp: None,
+            state: None,
+            limits: Limits::default(),
+        }
+    }
 }
 
 /// Why a configuration cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The file is not one.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The source cannot be read.
-    #[error("--source {}", path.display())]
+    #[error("{setting} {}", path.display())]
     Source {
+        /// Where it is set.
+        setting: Setting,
         /// As given.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
     /// The source is no recorded machine.
-    #[error("--source {}", path.display())]
+    #[error("{setting} {}", path.display())]
     SourceFormat {
+        /// Where it is set.
+        setting: Setting,
         /// As given.
         path: PathBuf,
         /// Why.
         source: MachineError,
     },
-    /// The root of the device tree is no directory.
-    #[error("--sysfs-root {} is not a directory that can be read", path.display())]
-    SysfsRoot {
-        /// As given.
-        path: PathBuf,
+    /// Certificates cannot be used.
+    #[error("{setting}")]
+    Tls {
+        /// Where they are set.
+        setting: Setting,
+        /// Why.
+        source: TlsError,
     },
-    /// There is no such library. (Without the option, its absence is ordinary.)
-    #[error("--nvml {} is not a file that can be read", path.display())]
-    Nvml {
-        /// As given.
-        path: PathBuf,
-    },
-    /// The folder of the socket is missing.
-    #[error("--socket {}: its folder does not exist", path.display())]
-    SocketFolder {
-        /// As given.
-        path: PathBuf,
-    },
-    /// Something that is no socket is in the socket's place.
-    #[error("--socket {}: there is something else at this path", path.display())]
-    SocketTaken {
-        /// As given.
-        path: PathBuf,
-    },
-    /// The path does not fit into a socket address.
-    #[error("--socket {}: longer than the {most} bytes an address has room for", path.display())]
-    SocketLength {
-        /// As given.
-        path: PathBuf,
-        /// Room there is.
-        most: usize,
-    },
-    /// No source of events.
-    #[error("--events '{given}' is neither kernel nor none nor an absolute path")]
-    Events {
-        /// As given.
-        given: String,
+    /// A value that makes no sense.
+    #[error("{setting} {value}{reason}")]
+    Value {
+        /// Where it is set.
+        setting: Setting,
+        /// As given, in quotes where it is a word.
+        value: String,
+        /// What is wrong with it, beginning as a sentence goes on: ` is not ...`.
+        reason: String,
     },
     /// The log filter is not one.
-    #[error("--log '{filter}' is not a filter")]
+    #[error("{setting} '{filter}' is not a filter")]
     Log {
+        /// Where it is set.
+        setting: Setting,
         /// As given.
         filter: String,
         /// Why.
@@ -144,158 +200,200 @@ pub enum ConfigError {
     },
 }
 
+/// A value and where it was set.
+#[derive(Clone, Debug)]
+struct Given<T> {
+    value: T,
+    setting: Setting,
+}
+
+impl<T> Given<T> {
+    fn option(name: &'static str, value: Option<T>) -> Option<Self> {
+        value.map(|value| Self { value, setting: Setting::option(name) })
+    }
+
+    fn refuse(&self, value: impl std::fmt::Display, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Value {
+            setting: self.setting.clone(),
+            value: value.to_string(),
+            reason: reason.into(),
+        }
+    }
+}
+
+impl Given<PathBuf> {
+    fn refuse_path(&self, reason: &str) -> ConfigError {
+        self.refuse(self.value.display(), reason)
+    }
+}
+
 impl Args {
-    /// Checks everything that can be checked without binding, probing or writing.
+    /// Checks everything that can be checked without binding, probing or writing; reads the file anew.
     ///
     /// # Errors
-    /// Names the option that makes no sense.
-    pub fn validate(&self) -> Result<Config, ConfigError> {
-        self.log_filter()?;
-        check_socket(&self.socket)?;
-        Ok(Config {
-            socket: self.socket.clone(),
-            source: self.machine_source()?,
-            rates: self.rates,
-            events: self.event_source()?,
-            poll: (self.poll > 0).then(|| Duration::from_secs(self.poll)),
-            heartbeat: HEARTBEAT,
-            drain_limit: DRAIN_LIMIT,
+    /// Names the option, or the place in the file, that makes no sense.
+    pub fn validate(&self) -> Result<(Config, EnvFilter), ConfigError> {
+        let file = self.file()?;
+        let filter = self.log_filter(&file)?;
+        let socket = Given::option("socket", self.socket.clone())
+            .or_else(|| file.path("socket", file.content.socket.as_ref()));
+        let socket = socket.unwrap_or_else(|| Given {
+            value: proto::DEFAULT_SOCKET.into(),
+            setting: Setting::option("socket"),
+        });
+        check_socket(&socket)?;
+        let rates = Given::option("rates", self.rates.clone())
+            .or_else(|| file.text("rates", file.content.rates.as_ref()));
+        let rates = match rates {
+            Some(given) => given.value.parse().map_err(|error: topology::UnknownName| {
+                given.refuse(format!("'{}'", given.value), format!(": {error}"))
+            })?,
+            None => RateModel::Effective,
+        };
+        let poll =
+            self.poll.or_else(|| file.content.poll_seconds.as_ref().map(|poll| *poll.get_ref()));
+        let poll = poll.map_or(POLL, Duration::from_secs);
+        Ok((
+            Config {
+                rates,
+                events: self.event_source(&file)?,
+                poll: (!poll.is_zero()).then_some(poll),
+                metrics: self.metrics_address(&file)?,
+                tcp: file.tcp()?,
+                state: self.state_folder(&file)?,
+                limits: file.limits()?,
+                ..Config::new(socket.value, self.machine_source(&file, rates)?)
+            },
+            filter,
+        ))
+    }
+
+    fn file(&self) -> Result<File, FileError> {
+        match &self.config {
+            Some(path) => File::read(path),
+            None if Path::new(DEFAULT_FILE).exists() => File::read(Path::new(DEFAULT_FILE)),
+            None => Ok(File::default()),
+        }
+    }
+
+    fn log_filter(&self, file: &File) -> Result<EnvFilter, ConfigError> {
+        let given = Given::option("log", self.log.clone())
+            .or_else(|| file.text("log", file.content.log.as_ref()));
+        let Some(Given { value, setting }) = given else { return Ok(EnvFilter::new("info")) };
+        EnvFilter::try_new(&value).map_err(|source| ConfigError::Log {
+            setting,
+            filter: value,
+            source,
         })
     }
 
-    /// The filter of `--log`.
-    ///
-    /// # Errors
-    /// Where it is not one.
-    pub fn log_filter(&self) -> Result<EnvFilter, ConfigError> {
-        EnvFilter::try_new(&self.log)
-            .map_err(|source| ConfigError::Log { filter: self.log.clone(), source })
-    }
-
-    fn event_source(&self) -> Result<EventSource, ConfigError> {
-        match &self.events[..] {
+    fn event_source(&self, file: &File) -> Result<EventSource, ConfigError> {
+        let given = Given::option("events", self.events.clone())
+            .or_else(|| file.text("events", file.content.events.as_ref()));
+        let Some(given) = given else { return Ok(EventSource::Kernel) };
+        match &given.value[..] {
             "kernel" => Ok(EventSource::Kernel),
             "none" => Ok(EventSource::None),
             path if path.starts_with('/') => Ok(EventSource::Socket(path.into())),
-            other => Err(ConfigError::Events { given: other.into() }),
+            other => Err(given
+                .refuse(format!("'{other}'"), " is neither kernel nor none nor an absolute path")),
         }
     }
 
-    fn machine_source(&self) -> Result<MachineSource, ConfigError> {
-        if let Some(path) = &self.source {
-            check_source(path)?;
+    fn metrics_address(&self, file: &File) -> Result<Option<MetricsAddress>, ConfigError> {
+        let given = Given::option("metrics", self.metrics.clone())
+            .or_else(|| file.text("metrics", file.content.metrics.as_ref()));
+        let Some(given) = given else { return Ok(None) };
+        let value = given.value.clone();
+        if let Some(path) = value.strip_prefix("unix:") {
+            let path = Given { value: path.into(), setting: given.setting };
+            check_socket(&path)?;
+            return Ok(Some(MetricsAddress::Unix(path.value)));
+        }
+        let address: std::net::SocketAddr = value.parse().map_err(|_| {
+            given.refuse(format!("'{value}'"), " is neither unix:PATH nor an address with a port")
+        })?;
+        if !address.ip().is_loopback() {
+            let reason = " is no address of this host alone: the page has no access control, so put a proxy that has one before it";
+            return Err(given.refuse(format!("'{value}'"), reason));
+        }
+        Ok(Some(MetricsAddress::Loopback(address)))
+    }
+
+    fn state_folder(&self, file: &File) -> Result<Option<PathBuf>, ConfigError> {
+        let given = Given::option("state", self.state.clone())
+            .or_else(|| file.path("state", file.content.state.as_ref()));
+        let Some(given) = given else { return Ok(None) };
+        if !given.value.is_dir() {
+            return Err(given.refuse_path(" is not a directory"));
+        }
+        Ok(Some(given.value))
+    }
+
+    fn machine_source(&self, file: &File, rates: RateModel) -> Result<MachineSource, ConfigError> {
+        // Whoever names a machine on the command line means that one and none of the file's.
+        let named = self.source.is_some() || self.sysfs_root.is_some() || self.nvml.is_some();
+        let from_file = |given: Option<Given<PathBuf>>| given.filter(|_| !named);
+        let content = &file.content;
+        let source = Given::option("source", self.source.clone())
+            .or_else(|| from_file(file.path("source", content.source.as_ref())));
+        let root = Given::option("sysfs-root", self.sysfs_root.clone())
+            .or_else(|| from_file(file.path("sysfs_root", content.sysfs_root.as_ref())));
+        let nvml = Given::option("nvml", self.nvml.clone())
+            .or_else(|| from_file(file.path("nvml", content.nvml.as_ref())));
+        if let Some(given) = source {
+            if root.is_some() || nvml.is_some() {
+                return Err(given.refuse_path(
+                    " is a recorded machine: sysfs_root and nvml are for probing one",
+                ));
+            }
+            let Given { value: path, setting } = given;
+            fs::File::open(&path).map(drop).map_err(|source| ConfigError::Source {
+                setting: setting.clone(),
+                path: path.clone(),
+                source,
+            })?;
             let source = MachineSource::Recorded(path.clone());
             // Read once before anything is bound: a file that says nothing is a mistake of whoever names it.
-            return match machine::read(&source, self.rates) {
+            return match machine::read(&source, rates) {
                 Ok(_) => Ok(source),
-                Err(source) => Err(ConfigError::SourceFormat { path: path.clone(), source }),
+                Err(source) => Err(ConfigError::SourceFormat { setting, path, source }),
             };
         }
-        let mut probe = match &self.sysfs_root {
-            Some(root) if root.is_dir() => ProbeConfig::recorded(root),
-            Some(root) => return Err(ConfigError::SysfsRoot { path: root.clone() }),
+        let mut probe = match root {
+            Some(root) if root.value.is_dir() => ProbeConfig::recorded(&root.value),
+            Some(root) => return Err(root.refuse_path(" is not a directory that can be read")),
             None => ProbeConfig::live(),
         };
-        if let Some(path) = &self.nvml {
-            if !path.is_file() {
-                return Err(ConfigError::Nvml { path: path.clone() });
+        if let Some(nvml) = nvml {
+            // Without the option, its absence is ordinary.
+            if !nvml.value.is_file() {
+                return Err(nvml.refuse_path(" is not a file that can be read"));
             }
-            probe.nvml = NvmlChoice::Library(path.clone());
+            probe.nvml = NvmlChoice::Library(nvml.value);
         }
         Ok(MachineSource::Probe(probe.with_child()))
     }
 }
 
-fn check_source(path: &Path) -> Result<(), ConfigError> {
-    let error = |source| ConfigError::Source { path: path.into(), source };
-    fs::File::open(path).map(drop).map_err(error)
-}
-
-fn check_socket(path: &Path) -> Result<(), ConfigError> {
+fn check_socket(given: &Given<PathBuf>) -> Result<(), ConfigError> {
     use std::os::unix::fs::FileTypeExt as _;
 
+    let path = &given.value;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if !folder.unwrap_or_else(|| Path::new(".")).is_dir() {
-        return Err(ConfigError::SocketFolder { path: path.into() });
+        return Err(given.refuse_path(": its folder does not exist"));
     }
     if path.as_os_str().len() > crate::socket::LONGEST_PATH {
-        return Err(ConfigError::SocketLength {
-            path: path.into(),
-            most: crate::socket::LONGEST_PATH,
-        });
+        let most = crate::socket::LONGEST_PATH;
+        return Err(
+            given.refuse_path(&format!(": longer than the {most} bytes an address has room for"))
+        );
     }
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            Err(ConfigError::SocketTaken { path: path.into() })
+            Err(given.refuse_path(": there is something else at this path"))
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-    use crate::chain;
-
-    #[track_caller]
-    fn check(args: &[&str], expect: Result<&MachineSource, &str>) {
-        let args = Args::try_parse_from([&["topod"], args].concat()).unwrap();
-        match (args.validate(), expect) {
-            (Ok(config), Ok(source)) => assert_eq!(&config.source, source),
-            (Err(error), Err(text)) => {
-                let error = chain(&error);
-                assert!(error.contains(text), "'{error}' does not say '{text}'");
-            }
-            (result, _) => panic!("{args:?} gave {result:?}"),
-        }
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("machine.xml");
-        fs::write(
-            &file,
-            r#"{"schema_version":1,"name":"a","gpus":["0","1"],"switches":[],"links":[]}"#,
-        )
-        .unwrap();
-        let empty = folder.path().join("empty");
-        fs::write(&empty, "").unwrap();
-        let (dir, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
-        let empty = empty.to_str().unwrap();
-        let socket = &format!("{dir}/topod.sock")[..];
-        let long = format!("{dir}/{}", "s".repeat(120));
-
-        check(&["--socket", socket, "--source", file], Ok(&MachineSource::Recorded(file.into())));
-        check(
-            &["--socket", socket, "--sysfs-root", dir],
-            Ok(&MachineSource::Probe(ProbeConfig::recorded(dir).with_child())),
-        );
-        check(&["--socket", socket], Ok(&MachineSource::Probe(ProbeConfig::live().with_child())));
-        check(
-            &["--socket", socket, "--source", "/nowhere"],
-            Err("--source /nowhere: No such file"),
-        );
-        check(&["--socket", socket, "--source", empty], Err(empty));
-        check(&["--socket", socket, "--source", dir], Err("no sys in it"));
-        let tree = folder.path().join("tree");
-        fs::create_dir_all(tree.join("sys/bus/pci/devices")).unwrap();
-        let tree = tree.to_str().unwrap();
-        check(&["--socket", socket, "--source", tree], Ok(&MachineSource::Recorded(tree.into())));
-        check(&["--socket", socket, "--sysfs-root", file], Err("not a directory"));
-        check(&["--socket", socket, "--nvml", "/nowhere"], Err("--nvml /nowhere"));
-        check(&["--socket", "/nowhere/topod.sock"], Err("its folder does not exist"));
-        check(&["--socket", file], Err("something else at this path"));
-        check(&["--socket", &long], Err("longer than"));
-        check(&["--socket", socket, "--events", "udev"], Err("--events 'udev'"));
-        check(&["--socket", socket, "--log", "daemon=loud"], Err("--log 'daemon=loud'"));
-    }
-
-    #[test]
-    fn a_recorded_machine_is_not_probed() {
-        let args = ["topod", "--source", "a", "--nvml", "b"];
-        assert!(Args::try_parse_from(args).is_err());
     }
 }

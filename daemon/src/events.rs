@@ -100,6 +100,11 @@ impl Watch {
         }
     }
 
+    /// Reads the machine so often from the next reading on.
+    pub(crate) fn set_poll(&mut self, every: Option<Duration>) {
+        self.every = every;
+    }
+
     /// A reading begins: it covers whatever was told so far. It waits for the release first.
     pub(crate) fn reading(&mut self) -> Release {
         self.damper.reading(Instant::now());

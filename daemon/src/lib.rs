@@ -16,16 +16,25 @@
 //! daemon ([`run`]); the services only read what it published. Errors become gRPC statuses in one file (`status`).
 //! The [`probe`] library is also for programs that look at a host without a daemon.
 
+pub mod activation;
 pub mod config;
 pub mod events;
+pub mod limits;
+pub mod logging;
 pub mod machine;
+pub mod metrics_server;
 pub mod notify;
 pub mod probe;
 pub mod recorded;
 pub mod signals;
+pub mod tls;
 
 mod accept;
+mod connection;
+mod feed;
+mod jobs;
 mod main_loop;
+mod metrics;
 mod peer;
 mod plans;
 mod select;
@@ -34,10 +43,15 @@ mod services;
 mod socket;
 mod state;
 mod status;
+mod store;
+mod verdict;
 
-pub use config::{Args, Config, ConfigError};
+pub use activation::Activation;
+pub use config::{Args, Config, ConfigError, TcpConfig};
 pub use events::EventSource;
-pub use main_loop::{RunError, run};
+pub use limits::Limits;
+pub use main_loop::{Reload, RunError, Surroundings, run};
+pub use metrics_server::MetricsAddress;
 pub use notify::Notifier;
 pub use signals::Signal;
 pub use socket::BindError;

@@ -2,11 +2,12 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "configuration errors come before the log")]
 
-use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use daemon::{Args, Config, Notifier, chain, run, signals};
+use daemon::{
+    Activation, Args, Config, Notifier, Surroundings, chain, logging, notify, run, signals,
+};
 use tracing::error;
 
 /// As topoctl: what was asked makes no sense.
@@ -16,18 +17,22 @@ fn main() -> ExitCode {
     if let Some(code) = daemon::probe::nvml_child::serve() {
         return code;
     }
-    let args = Args::parse();
-    let (config, filter) = match args.validate().and_then(|c| Ok((c, args.log_filter()?))) {
+    let mut args = Args::parse();
+    // The service manager makes the folder and names it.
+    args.state = args.state.or_else(|| std::env::var_os("STATE_DIRECTORY").map(Into::into));
+    let (config, filter) = match args.validate() {
         Ok(valid) => valid,
         Err(error) => {
             eprintln!("topod: {}", chain(&error));
             return ExitCode::from(USAGE);
         }
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.with_ansi(io::stderr().is_terminal()).init();
-
-    match serve(config) {
+    if args.check_config {
+        eprintln!("topod: the configuration is valid");
+        return ExitCode::SUCCESS;
+    }
+    let refilter = logging::start(filter);
+    match serve(config, args, refilter) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", chain(&*error));
@@ -36,7 +41,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(
+    config: Config,
+    args: Args,
+    refilter: logging::Refilter,
+) -> Result<(), Box<dyn std::error::Error>> {
     // One thread for IO, beside the blocking ones for probes and plans: small, and the GPUs' hosts are for jobs.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -45,7 +54,14 @@ fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
     let outcome = runtime.block_on(async {
         // Before anything is bound: a signal from now on drains rather than kills.
         let signals = signals::of_process()?;
-        run(config, signals, Notifier::from_env()?).await?;
+        let surroundings = Surroundings {
+            notifier: Notifier::from_env()?,
+            activation: Activation::from_env()?,
+            watchdog: notify::watchdog(),
+            reload: Some(Box::new(move || args.validate())),
+            refilter: Some(refilter),
+        };
+        run(config, signals, surroundings).await?;
         Ok(())
     });
     // A probe that hangs in a driver must not keep the process from ending.

@@ -2,30 +2,44 @@
 //!
 //! ```text
 //!   bind ─▶ reading ──Machine(Ok)──▶ serving ──Signal(Reload), Due──▶ reading again, serving what there is
-//!             │                         │
+//!             │                         │                             (a reload: the configuration first)
 //!             │ Machine(Err)            │ Signal(Terminate)
 //!             ▼                         ▼
 //!        end, with the error         draining ── Server ended | limit | second Terminate ──▶ end
 //! ```
 
+use std::future::pending;
+use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle};
-use tokio::time::timeout;
+use tokio::time::{Interval, MissedTickBehavior, timeout};
 use topology::Topology;
 use tracing::{debug, error, info, warn};
+use tracing_subscriber::EnvFilter;
 
+use crate::accept::Door;
+use crate::activation::{self, Activation};
 use crate::chain;
-use crate::config::Config;
+use crate::config::{Config, ConfigError, TcpConfig};
 use crate::events::{Due, Watch};
+use crate::logging::{Refilter, message_id};
 use crate::machine::{self, MachineError};
+use crate::metrics_server::{self, MetricsAddress};
 use crate::notify::Notifier;
 use crate::server::{self, Running};
 use crate::signals::Signal;
-use crate::socket::{self, BindError};
-use crate::state::{Publication, State};
+use crate::socket::{self, BindError, SocketFile};
+use crate::state::{Next, Published, State};
+use crate::store::Store;
+use crate::tls::TlsError;
+
+/// Keeping state takes milliseconds. A disk that hangs must not keep the daemon from serving.
+const STATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Everything that can happen to the daemon.
 enum Event {
@@ -35,6 +49,8 @@ enum Event {
     Signal(Signal),
     /// Devices changed, or it is time to look.
     Due(Due),
+    /// It is time to tell the service manager that the loop turns.
+    Watchdog,
     /// The server ended by itself.
     Server(Result<Result<(), tonic::transport::Error>, JoinError>),
 }
@@ -45,9 +61,17 @@ pub enum RunError {
     /// It cannot listen.
     #[error("cannot listen")]
     Bind(#[from] BindError),
-    /// The runtime cannot take the listener.
-    #[error("cannot listen")]
-    Listen(#[source] std::io::Error),
+    /// The runtime cannot take a listener, or an address is taken.
+    #[error("cannot listen on {on}")]
+    Listen {
+        /// Which.
+        on: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Certificates cannot be used.
+    #[error("cannot serve other hosts")]
+    Tls(#[from] TlsError),
     /// The services cannot be put together.
     #[error("cannot serve")]
     Services(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -59,22 +83,78 @@ pub enum RunError {
     Server(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Serves until a signal asks it to end; the socket is gone afterwards.
+/// Gives the configuration anew.
+pub type Reload = Box<dyn Fn() -> Result<(Config, EnvFilter), ConfigError> + Send + Sync>;
+
+/// Who is around the daemon.
+#[derive(Default)]
+pub struct Surroundings {
+    /// Who is told what it does.
+    pub notifier: Notifier,
+    /// Sockets it is handed.
+    pub activation: Activation,
+    /// How often it says that its loop turns.
+    pub watchdog: Option<Duration>,
+    /// Where a reload gets the configuration from.
+    pub reload: Option<Reload>,
+    /// What a reload tells the log's new filter.
+    pub refilter: Option<Refilter>,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { notifier, activation, watchdog, .. } = self;
+        let mut parts = f.debug_struct("Surroundings");
+        parts.field("notifier", notifier).field("activation", activation);
+        parts.field("watchdog", watchdog).finish_non_exhaustive()
+    }
+}
+
+/// Serves until a signal asks it to end; its sockets are gone afterwards.
 ///
 /// # Errors
 /// Where the daemon could not start or had to end.
 pub async fn run(
     config: Config,
     mut signals: mpsc::Receiver<Signal>,
-    notifier: Notifier,
+    surroundings: Surroundings,
 ) -> Result<(), RunError> {
-    let (listener, socket_file) = socket::bind(&config.socket)?;
-    let listener = UnixListener::from_std(listener).map_err(RunError::Listen)?;
-    let state = Arc::new(State::new());
-    let server = server::start(listener, Arc::clone(&state), config.heartbeat)
+    let Surroundings { notifier, activation, watchdog, reload, refilter } = surroundings;
+    // Those that are ours go with them, however this ends.
+    let mut files = Vec::new();
+    let grpc = grpc_listener(&config, activation.grpc, &mut files)?;
+    let metrics = metrics_listener(&config, activation.metrics, &mut files).await?;
+    let remote = match &config.tcp {
+        Some(tcp) => Some(remote_listener(tcp).await?),
+        None => None,
+    };
+
+    let store = config.state.as_deref().map(Store::new);
+    let earlier = store.as_ref().and_then(|store| {
+        store.load().unwrap_or_else(|error| {
+            warn!(
+                error = chain(&error),
+                "the state of the run before is lost; generations begin at 1"
+            );
+            None
+        })
+    });
+    let state = Arc::new(State::new(earlier, config.heartbeat));
+    let (door, connections) = Door::new(&config.limits, state.closing());
+    let server = server::start(connections, Arc::clone(&state), &config.limits)
         .await
         .map_err(|error| RunError::Services(error.into()))?;
+    door.clone().listen_unix(grpc);
     info!(socket = %config.socket.display(), "listening");
+    let tls = remote.map(|(listener, certificates)| {
+        info!(address = ?listener.local_addr().ok(), "listening to other hosts, over mutual TLS");
+        let (sender, receiver) = watch::channel(certificates);
+        door.clone().listen_tls(listener, receiver);
+        sender
+    });
+    // Only listeners keep the server's stream of connections open.
+    drop(door);
+    let metrics = metrics.map(|listener| metrics_server::start(listener, Arc::clone(&state)));
 
     let watch = Watch::new(&config.events, config.source.probed(), config.poll);
     let mut daemon = Daemon {
@@ -82,16 +162,93 @@ pub async fn run(
         state,
         server,
         notifier,
+        watchdog: watchdog.map(ticks),
+        reload,
+        refilter,
+        tls,
+        store,
         watch,
         reading: None,
+        began: Instant::now(),
         cause: Cause::Asked,
         read_again: false,
+        awaited: true,
     };
     let outcome = daemon.serve(&mut signals).await;
     daemon.drain(&mut signals).await;
-    socket_file.remove();
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
+    drop(files);
     info!("ended");
     outcome
+}
+
+fn listen_error(on: impl std::fmt::Display) -> impl FnOnce(io::Error) -> RunError {
+    let on = on.to_string();
+    move |source| RunError::Listen { on, source }
+}
+
+/// The socket handed over, else one that is made, whose file is ours to remove.
+fn grpc_listener(
+    config: &Config,
+    handed: Option<std::os::unix::net::UnixListener>,
+    files: &mut Vec<SocketFile>,
+) -> Result<UnixListener, RunError> {
+    let listener = match handed {
+        Some(listener) => {
+            listener.set_nonblocking(true).map_err(listen_error("the socket handed over"))?;
+            listener
+        }
+        None => {
+            let (listener, file) = socket::bind(&config.socket)?;
+            files.push(file);
+            listener
+        }
+    };
+    UnixListener::from_std(listener).map_err(listen_error(config.socket.display()))
+}
+
+async fn metrics_listener(
+    config: &Config,
+    handed: Option<activation::Listener>,
+    files: &mut Vec<SocketFile>,
+) -> Result<Option<metrics_server::Listener>, RunError> {
+    use metrics_server::Listener;
+    let error = || listen_error("the socket for metrics");
+    Ok(Some(match (handed, &config.metrics) {
+        (Some(activation::Listener::Unix(listener)), _) => {
+            listener.set_nonblocking(true).map_err(error())?;
+            Listener::Unix(UnixListener::from_std(listener).map_err(error())?)
+        }
+        (Some(activation::Listener::Tcp(listener)), _) => {
+            listener.set_nonblocking(true).map_err(error())?;
+            Listener::Tcp(TcpListener::from_std(listener).map_err(error())?)
+        }
+        (None, Some(MetricsAddress::Unix(path))) => {
+            let (listener, file) = socket::bind(path)?;
+            files.push(file);
+            Listener::Unix(UnixListener::from_std(listener).map_err(listen_error(path.display()))?)
+        }
+        (None, Some(MetricsAddress::Loopback(address))) => {
+            let listener = TcpListener::bind(address).await.map_err(listen_error(address))?;
+            info!(address = ?listener.local_addr().ok(), "metrics at /metrics");
+            Listener::Tcp(listener)
+        }
+        (None, None) => return Ok(None),
+    }))
+}
+
+async fn remote_listener(tcp: &TcpConfig) -> Result<(TcpListener, Arc<ServerConfig>), RunError> {
+    let certificates = tcp.files.load()?;
+    let listener = TcpListener::bind(tcp.listen).await.map_err(listen_error(tcp.listen))?;
+    Ok((listener, certificates))
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// What causes a reading.
@@ -108,13 +265,23 @@ struct Daemon {
     state: Arc<State>,
     server: Running,
     notifier: Notifier,
+    watchdog: Option<Interval>,
+    reload: Option<Reload>,
+    refilter: Option<Refilter>,
+    /// Certificates for connections to come.
+    tls: Option<watch::Sender<Arc<ServerConfig>>>,
+    store: Option<Store>,
     watch: Watch,
     /// The reading under way.
     reading: Option<JoinHandle<Result<Topology, MachineError>>>,
+    /// When it began.
+    began: Instant,
     /// What caused it.
     cause: Cause,
     /// A reload came while reading: what is being read may be of before it.
     read_again: bool,
+    /// The service manager waits for the end of the start, or of a reload.
+    awaited: bool,
 }
 
 impl Daemon {
@@ -124,12 +291,12 @@ impl Daemon {
             match self.next_event(signals).await {
                 Event::Machine(Ok(topology)) => self.handle_topology(topology).await,
                 Event::Machine(Err(error)) => self.handle_machine_error(error)?,
-                Event::Signal(Signal::Reload) if self.reading.is_some() => self.read_again = true,
-                Event::Signal(Signal::Reload) => self.start_reading(Cause::Asked),
+                Event::Signal(Signal::Reload) => self.handle_reload(),
                 Event::Due(due) => {
                     debug!(?due, "reading the machine again");
                     self.start_reading(Cause::Noticed);
                 }
+                Event::Watchdog => self.notifier.alive(),
                 Event::Signal(Signal::Terminate) => return Ok(()),
                 Event::Server(Ok(Ok(()))) => {
                     return Err(RunError::Server("no more connections".into()));
@@ -141,7 +308,7 @@ impl Daemon {
     }
 
     async fn next_event(&mut self, signals: &mut mpsc::Receiver<Signal>) -> Event {
-        let Self { reading, server, watch, .. } = self;
+        let Self { reading, server, watch, watchdog, .. } = self;
         // One reading at a time: what is told during one is due after it.
         let idle = reading.is_none();
         tokio::select! {
@@ -153,6 +320,7 @@ impl Daemon {
                 Event::Machine(read)
             }
             ended = &mut server.task => Event::Server(ended),
+            () = tick(watchdog) => Event::Watchdog,
             due = watch.due(), if idle => Event::Due(due),
         }
     }
@@ -160,6 +328,7 @@ impl Daemon {
     fn start_reading(&mut self, cause: Cause) {
         self.read_again = false;
         self.cause = cause;
+        self.began = Instant::now();
         let release = self.watch.reading();
         let (source, rates) = (self.config.source.clone(), self.config.rates);
         self.reading = Some(task::spawn_blocking(move || {
@@ -168,33 +337,163 @@ impl Daemon {
         }));
     }
 
+    /// The configuration and the machine anew; whatever of the first cannot be used, the daemon goes on with what it has.
+    fn handle_reload(&mut self) {
+        self.notifier.reloading();
+        self.awaited = true;
+        let loaded = self.reload.as_ref().map(|reload| reload());
+        let refused = match loaded {
+            Some(Ok((config, filter))) => {
+                self.take_over(config, filter);
+                None
+            }
+            Some(Err(error)) => Some(chain(&error)),
+            None => None,
+        };
+        self.warn("configuration", refused, "the configuration is not one; the one before stays");
+        // Certificates are renewed under their old names.
+        if let (Some(tcp), Some(tls)) = (&self.config.tcp, &self.tls) {
+            let refused = match tcp.files.load() {
+                Ok(certificates) => {
+                    tls.send_replace(certificates);
+                    info!("certificates are read anew");
+                    None
+                }
+                Err(error) => Some(chain(&error)),
+            };
+            self.warn("certificates", refused, "certificates cannot be used; those before stay");
+        }
+        if self.reading.is_some() {
+            self.read_again = true;
+        } else {
+            self.start_reading(Cause::Asked);
+        }
+    }
+
+    /// Takes what can change while the daemon runs.
+    fn take_over(&mut self, config: Config, filter: EnvFilter) {
+        if let Some(refilter) = &self.refilter {
+            refilter(filter);
+        }
+        let present = &mut self.config;
+        let fixed = [
+            ("socket", present.socket != config.socket),
+            ("events", present.events != config.events),
+            ("metrics", present.metrics != config.metrics),
+            ("state", present.state != config.state),
+            ("limits", present.limits != config.limits),
+            (
+                "tcp.listen",
+                present.tcp.as_ref().map(|tcp| tcp.listen)
+                    != config.tcp.as_ref().map(|tcp| tcp.listen),
+            ),
+        ];
+        for (name, _) in fixed.into_iter().filter(|(_, changed)| *changed) {
+            warn!("{name} changes with the next start");
+        }
+        if let (Some(present), Some(tcp)) = (&mut present.tcp, config.tcp) {
+            present.files = tcp.files;
+        }
+        present.source = config.source;
+        present.rates = config.rates;
+        if present.poll != config.poll {
+            present.poll = config.poll;
+            self.watch.set_poll(config.poll);
+        }
+    }
+
+    /// Keeps in mind, and logs once, what of the daemon's own does not work.
+    fn warn(&self, about: &'static str, refused: Option<String>, consequence: &str) {
+        if let Some(error) = &refused {
+            warn!(message_id = message_id::WARNING, error, "{consequence}");
+        }
+        self.state.warn(about, refused.map(|error| format!("{about}: {error}")));
+    }
+
+    /// Publishes, unless more was asked for in the meantime.
     async fn handle_topology(&mut self, topology: Topology) {
-        let (gpus, nics) = (topology.gpus().len(), topology.nics().len());
-        let faults: usize = topology.hosts().iter().map(|host| host.faults.len()).sum();
-        match self.state.publish(topology) {
-            Publication::New(generation) => {
-                let status =
-                    format!("{gpus} GPUs, {nics} NICs, {faults} faults, generation {generation}");
-                info!(%generation, gpus, nics, faults, "published");
+        self.state.reading_succeeded(self.began.elapsed());
+        self.state.metrics.faults(&topology);
+        let news = match self.state.next(topology) {
+            Next::New(published) => {
+                self.keep(&published).await;
+                let (generation, topology) = (published.generation, &published.topology);
+                let (gpus, nics) = (topology.gpus().len(), topology.nics().len());
+                let faults = faults(topology);
+                info!(
+                    message_id = message_id::PUBLISHED,
+                    %generation, gpus, nics, faults, "published"
+                );
                 if self.cause == Cause::Noticed && self.watch.changed() {
                     warn!(
+                        message_id = message_id::FLAPPING,
                         "devices change again and again; readings are held apart until they rest"
                     );
                 }
+                self.state.judge(topology, generation);
+                self.state.publish(published);
                 self.server.set_serving().await;
-                if generation.0 == 1 {
-                    self.notifier.ready(&status);
+                true
+            }
+            Next::Unchanged { topology, generation } => {
+                // The clock finds no difference all day long.
+                if self.cause == Cause::Asked {
+                    info!(%generation, "the machine is unchanged");
                 } else {
-                    self.notifier.status(&status);
+                    debug!(%generation, "the machine is unchanged");
                 }
+                self.state.judge(&topology, generation)
             }
-            Publication::Unchanged(generation) if self.cause == Cause::Asked => {
-                info!(%generation, "the machine is unchanged");
-            }
-            // The clock finds no difference all day long.
-            Publication::Unchanged(generation) => debug!(%generation, "the machine is unchanged"),
-        }
+        };
+        self.tell(news);
         self.read_again_if_asked();
+    }
+
+    /// Keeps on disk what is about to be published.
+    async fn keep(&self, published: &Arc<Published>) {
+        let Some(store) = self.store.clone() else { return };
+        let kept = Arc::clone(published);
+        let saving = task::spawn_blocking(move || store.save(&kept));
+        let refused = match timeout(STATE_LIMIT, saving).await {
+            Ok(Ok(Ok(()))) => None,
+            Ok(Ok(Err(error))) => Some(chain(&error)),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("the disk did not answer within {STATE_LIMIT:?}")),
+        };
+        if refused.is_some() {
+            self.state.metrics.state_not_written();
+        }
+        self.warn(
+            "state",
+            refused,
+            "the state is not kept; after a restart generations may begin anew",
+        );
+    }
+
+    /// Tells the service manager what is published, where that is news to it.
+    fn tell(&mut self, news: bool) {
+        let Some(published) = self.state.current() else { return };
+        let topology = &published.topology;
+        let (verdict, findings) = self.state.verdict().map_or(("unknown", 0), |judged| {
+            (word(judged.report.status()), judged.report.findings.len())
+        });
+        let status = format!(
+            "{} GPUs, {} NICs, {} faults, generation {}, {verdict} with {findings} findings",
+            topology.gpus().len(),
+            topology.nics().len(),
+            faults(topology),
+            published.generation,
+        );
+        // READY ends the start, and it ends a reload.
+        if self.awaited && !self.read_again {
+            self.awaited = false;
+            self.notifier.ready(&status);
+        } else if news {
+            self.notifier.status(&status);
+        }
+        if news {
+            info!(message_id = message_id::VERDICT, verdict, findings, "judged");
+        }
     }
 
     /// Without a topology there is nothing to serve; with one, it stays.
@@ -203,8 +502,13 @@ impl Daemon {
             return Err(RunError::Machine(error));
         }
         let text = chain(&error);
-        error!(error = text, "cannot read the machine; what was published stays");
-        self.state.set_last_error(text);
+        error!(
+            message_id = message_id::NOT_READ,
+            error = text,
+            "cannot read the machine; what was published stays"
+        );
+        self.state.reading_failed(self.began.elapsed(), text);
+        self.tell(false);
         self.read_again_if_asked();
         Ok(())
     }
@@ -230,7 +534,7 @@ impl Daemon {
                     Some(Signal::Terminate) => return,
                     Some(Signal::Reload) => {}
                     // Nobody is left to ask.
-                    None => std::future::pending().await,
+                    None => pending().await,
                 }
             }
         };
@@ -248,11 +552,31 @@ impl Daemon {
     }
 }
 
+fn faults(topology: &Topology) -> usize {
+    topology.hosts().iter().map(|host| host.faults.len()).sum()
+}
+
+fn word(status: proto::v1::HealthStatus) -> &'static str {
+    match status {
+        proto::v1::HealthStatus::Ok => "ok",
+        proto::v1::HealthStatus::Degraded => "degraded",
+        proto::v1::HealthStatus::Critical => "critical",
+        proto::v1::HealthStatus::Unknown | proto::v1::HealthStatus::Unspecified => "unknown",
+    }
+}
+
+async fn tick(watchdog: &mut Option<Interval>) {
+    match watchdog {
+        Some(ticks) => drop(ticks.tick().await),
+        None => pending().await,
+    }
+}
+
 /// Waits for the reading under way; for ever where there is none.
 async fn finished(
     reading: &mut Option<JoinHandle<Result<Topology, MachineError>>>,
 ) -> Result<Topology, MachineError> {
-    let Some(task) = reading else { return std::future::pending().await };
+    let Some(task) = reading else { return pending().await };
     match task.await {
         Ok(read) => read,
         Err(_) => Err(MachineError::Panicked),

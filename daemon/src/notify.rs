@@ -7,8 +7,23 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use tracing::debug;
+
+/// Longest wait for room in the manager's queue.
+const LONGEST_SEND: Duration = Duration::from_secs(1);
+
+/// How often the service manager wants to hear that the main loop turns: twice within the time it gives. `None` where it does not.
+#[must_use]
+pub fn watchdog() -> Option<Duration> {
+    let pid = env::var("WATCHDOG_PID").ok();
+    if pid.is_some_and(|pid| pid.parse() != Ok(std::process::id())) {
+        return None;
+    }
+    let microseconds: u64 = env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
+    (microseconds > 1).then(|| Duration::from_micros(microseconds / 2))
+}
 
 /// Where state changes are told; nowhere when no service manager asked for them.
 #[derive(Debug, Default)]
@@ -32,7 +47,10 @@ impl Notifier {
             [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
             path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
         };
-        Ok(Self(Some((UnixDatagram::unbound()?, address))))
+        let socket = UnixDatagram::unbound()?;
+        // A manager that does not read must not stop the daemon.
+        socket.set_write_timeout(Some(LONGEST_SEND))?;
+        Ok(Self(Some((socket, address))))
     }
 
     /// The daemon serves; `status` says what, in words.
@@ -43,6 +61,19 @@ impl Notifier {
     /// What the daemon does has changed.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={status}\n"));
+    }
+
+    /// The daemon reads its configuration and the machine anew; [`ready`](Self::ready) ends it.
+    pub fn reloading(&self) {
+        // CLOCK_MONOTONIC, by which the service manager tells this from an earlier reload.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let microseconds = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}\nSTATUS=reloading\n"));
+    }
+
+    /// The main loop still turns.
+    pub fn alive(&self) {
+        self.send("WATCHDOG=1\n");
     }
 
     /// The daemon drains.

@@ -3,14 +3,17 @@
 //! Whoever asks for a plan that is being made waits for it with the others; making it goes on when all of them have
 //! left, since the next launch asks for the same. Failures are kept like plans: equal requests fail equally.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use planner::PlanError;
+use prost::Message as _;
+use prost::bytes::Bytes;
 use proto::v1;
 use tokio::sync::{Semaphore, watch};
 use tokio::task;
-use topology::{Generation, PlanRequest};
+use topology::plan::Pattern;
+use topology::{Collective, Fraction, Generation, Plan, PlanRequest};
 
 use crate::state::Published;
 
@@ -41,18 +44,82 @@ pub(crate) enum PlanFailure {
     /// More distinct plans are being made than the daemon takes on.
     #[error("{MOST_PENDING} plans are being made already")]
     Overloaded,
+    /// What is kept of a plan is not that plan: a defect.
+    #[error("the plan cannot be read back: {error}")]
+    Kept {
+        /// In words.
+        error: String,
+    },
     /// The daemon ended before the plan was made.
     #[error("the daemon is shutting down")]
     Abandoned,
 }
 
-type Answer = Result<Arc<v1::Plan>, PlanFailure>;
+/// A checked plan as it is kept: as it is sent, since that is small and is all that most who ask want.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// A `GetPlanResponse`.
+    pub(crate) response: Bytes,
+    /// In numbers, for metrics.
+    pub(crate) reached: Reached,
+}
+
+/// A plan in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) ranks: u32,
+    /// Channels by pattern.
+    pub(crate) channels: BTreeMap<&'static str, u32>,
+    /// By collective: what the best algorithm reaches and the proved bound, in GB/s.
+    pub(crate) collectives: BTreeMap<Collective, (Fraction, Option<Fraction>)>,
+}
+
+impl Made {
+    fn new(plan: &Plan) -> Self {
+        let response = v1::GetPlanResponse { plan: Some(v1::Plan::from(plan)) };
+        let mut channels: BTreeMap<&'static str, u32> = BTreeMap::new();
+        for channel in &plan.channels {
+            *channels.entry(pattern(channel.pattern)).or_default() += 1;
+        }
+        let collectives = plan.collectives.iter().filter_map(|(collective, reached)| {
+            let best = reached.best.as_ref()?.algbw_gbps;
+            Some((*collective, (best, reached.bound.as_ref().map(|bound| bound.algbw_gbps))))
+        });
+        let reached = Reached {
+            ranks: u32::try_from(plan.ranks.len()).unwrap_or(u32::MAX),
+            channels,
+            collectives: collectives.collect(),
+        };
+        Self { response: response.encode_to_vec().into(), reached }
+    }
+
+    /// The plan again.
+    pub(crate) fn plan(&self) -> Result<Plan, PlanFailure> {
+        let defect = |error: &dyn std::error::Error| PlanFailure::Kept { error: error.to_string() };
+        let response =
+            v1::GetPlanResponse::decode(self.response.clone()).map_err(|e| defect(&e))?;
+        Plan::try_from(response).map_err(|error| defect(&error))
+    }
+}
+
+fn pattern(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::Ring => "ring",
+        Pattern::Tree => "tree",
+        Pattern::Pairs => "pairs",
+        Pattern::Rounds => "rounds",
+    }
+}
+
+type Answer = Result<Arc<Made>, PlanFailure>;
 
 /// The plans of the present generation.
 #[derive(Debug)]
 pub(crate) struct Plans {
     kept: Mutex<Kept>,
     workers: Arc<Semaphore>,
+    /// Places for other work that takes a worker.
+    waiting: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +143,11 @@ impl Entry {
 
 impl Plans {
     pub(crate) fn new() -> Self {
-        Self { kept: Mutex::default(), workers: Arc::new(Semaphore::new(MOST_WORKERS)) }
+        Self {
+            kept: Mutex::default(),
+            workers: Arc::new(Semaphore::new(MOST_WORKERS)),
+            waiting: Arc::new(Semaphore::new(MOST_PENDING)),
+        }
     }
 
     /// The checked plan for `request` on `published`.
@@ -136,6 +207,31 @@ impl Plans {
         receiver
     }
 
+    /// Other work of the planner's kind, on the same workers; refused where too much of it waits.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PlanFailure> {
+        let place = Arc::clone(&self.waiting).try_acquire_owned();
+        let place = place.map_err(|_| PlanFailure::Overloaded)?;
+        let worker = Arc::clone(&self.workers).acquire_owned().await;
+        let done = task::spawn_blocking(move || {
+            // Held until it is done, though nobody may wait for it by then.
+            let _held = (place, worker);
+            work()
+        });
+        done.await.map_err(|_| PlanFailure::Panicked)
+    }
+
+    /// Every plan that is kept, in numbers.
+    pub(crate) fn reached(&self) -> Vec<Arc<Made>> {
+        let kept = self.lock();
+        let made = kept.entries.values().filter_map(|entry| {
+            entry.answer.borrow().as_ref().and_then(|answer| answer.as_ref().ok().map(Arc::clone))
+        });
+        made.collect()
+    }
+
     /// Drops what was made for earlier generations.
     pub(crate) fn forget_before(&self, generation: Generation) {
         self.lock().entries.retain(|(of, _), _| *of >= generation);
@@ -175,7 +271,7 @@ fn make(published: &Published, request: &PlanRequest) -> Answer {
         let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
         PlanFailure::Rejected { violations: violations.join("; ") }
     })?;
-    Ok(Arc::new(v1::Plan::from(&plan)))
+    Ok(Arc::new(Made::new(&plan)))
 }
 
 #[cfg(test)]
@@ -183,15 +279,14 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Condvar, LazyLock};
 
-    use topology::{Collective, GpuIndex};
+    use topology::GpuIndex;
 
     use super::*;
-    use crate::state::State;
-    use crate::state::tests::pair;
+    use crate::state::tests::{pair, read, state};
 
     fn published() -> Arc<Published> {
-        let state = State::new();
-        state.publish(pair(10, vec![]));
+        let state = state();
+        read(&state, pair(10, vec![]));
         state.current().unwrap()
     }
 
@@ -306,5 +401,28 @@ mod tests {
         assert_eq!(MADE.load(Ordering::Relaxed), most + 1, "the one used again was kept");
         plans.get_with(&published, request(1), counted).await.unwrap();
         assert_eq!(MADE.load(Ordering::Relaxed), most + 2, "the one used least was not");
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_the_plan() {
+        let (plans, published) = (Plans::new(), published());
+        let made = plans.get(&published, PlanRequest::default()).await.unwrap();
+        let plan = made.plan().unwrap();
+        planner::check::plan(&published.topology, &plan).unwrap();
+        assert_eq!((made.reached.ranks, plan.topology.generation), (2, published.generation));
+        let (best, bound) = made.reached.collectives[&Collective::AllReduce];
+        assert_eq!(Some(best), bound);
+        assert!(made.reached.channels.values().sum::<u32>() > 0);
+        assert_eq!(plans.reached(), [made]);
+    }
+
+    #[tokio::test]
+    async fn other_work_waits_its_turn_and_is_refused_in_time() {
+        let plans = Plans::new();
+        assert_eq!(plans.work(|| 7).await, Ok(7));
+        let panicked = plans.work(|| -> u32 { panic!("a panic made for this test") }).await;
+        assert_eq!(panicked, Err(PlanFailure::Panicked));
+        let _full = Arc::clone(&plans.waiting).acquire_many_owned(64).await.unwrap();
+        assert_eq!(plans.work(|| 7).await, Err(PlanFailure::Overloaded));
     }
 }

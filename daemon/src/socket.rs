@@ -59,7 +59,7 @@ pub enum BindError {
     },
 }
 
-/// A socket file of ours.
+/// A socket file of ours; it goes with this.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -129,9 +129,9 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-impl SocketFile {
+impl Drop for SocketFile {
     /// Removes the file, unless another is in its place by now.
-    pub(crate) fn remove(self) {
+    fn drop(&mut self) {
         let ours = identity(&self.path).is_ok_and(|found| found == self.identity);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             warn!(socket = %self.path.display(), %error, "cannot remove the socket");
@@ -154,9 +154,9 @@ mod tests {
 
         drop(listener);
         let (_second, second_file) = bind(&path).expect("the first is gone and left its file");
-        file.remove();
+        drop(file);
         assert!(path.exists(), "the first daemon's end must not take the second's socket");
-        second_file.remove();
+        drop(second_file);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let path = folder.path().join("topod.sock");
         assert!(matches!(bind(&path), Err(BindError::Starting { .. })));
         drop(lock);
-        bind(&path).unwrap();
+        drop(bind(&path).unwrap());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use tonic::{Code, Status};
 use topology::Generation;
 
 use crate::chain;
+use crate::jobs::JobError;
 use crate::plans::PlanFailure;
 use crate::select::SelectError;
 
@@ -30,6 +31,24 @@ pub(crate) enum CallError {
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanFailure),
+    /// The job may not have it.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// Nobody of that job ever asked for a plan.
+    #[error("no rank of a job '{job}' has asked for a plan")]
+    UnknownJob { job: String },
+    /// A name that no device has.
+    #[error("there is no device {name}")]
+    UnknownDevice { name: String },
+    /// What is asked for does not fit into the format.
+    #[error("cannot be exported: {reason}")]
+    NotExportable { reason: String },
+    /// Fewer GPUs are free than are asked for, or none is asked for.
+    #[error("no selection: {reason}")]
+    NoSelection { reason: String },
+    /// More calls a second than a connection may have.
+    #[error("this connection makes more calls a second than it may")]
+    RateLimited,
 }
 
 impl CallError {
@@ -40,6 +59,15 @@ impl CallError {
                 (Code::Unavailable, Reason::ShuttingDown)
             }
             Self::Generation { .. } => (Code::FailedPrecondition, Reason::GenerationMismatch),
+            Self::Job(JobError::Mixed { .. }) => {
+                (Code::FailedPrecondition, Reason::MixedGenerations)
+            }
+            Self::Job(JobError::TooMany { .. }) => (Code::ResourceExhausted, Reason::Overloaded),
+            Self::UnknownJob { .. } => (Code::NotFound, Reason::UnknownJob),
+            Self::UnknownDevice { .. } => (Code::NotFound, Reason::UnknownDevice),
+            Self::NotExportable { .. } => (Code::FailedPrecondition, Reason::NotExportable),
+            Self::NoSelection { .. } => (Code::FailedPrecondition, Reason::NoPlan),
+            Self::RateLimited => (Code::ResourceExhausted, Reason::RateLimited),
             Self::Request(_)
             | Self::Select(SelectError::Twice { .. } | SelectError::SeveralHosts { .. }) => {
                 (Code::InvalidArgument, Reason::InvalidRequest)
@@ -55,7 +83,9 @@ impl CallError {
                 PlanError::Refused { .. } => (Code::Internal, Reason::PlanRejected),
             },
             Self::Plan(PlanFailure::Rejected { .. }) => (Code::Internal, Reason::PlanRejected),
-            Self::Plan(PlanFailure::Panicked) => (Code::Internal, Reason::Internal),
+            Self::Plan(PlanFailure::Panicked | PlanFailure::Kept { .. }) => {
+                (Code::Internal, Reason::Internal)
+            }
             Self::Plan(PlanFailure::Overloaded) => (Code::ResourceExhausted, Reason::Overloaded),
         }
     }
@@ -66,6 +96,9 @@ impl From<CallError> for Status {
         let (code, reason) = error.code_and_reason();
         let metadata = match &error {
             CallError::Generation { present, .. } => vec![("generation", present.to_string())],
+            CallError::Job(JobError::Mixed { present, others, .. }) => {
+                vec![("generation", present.to_string()), ("others", others.to_string())]
+            }
             _ => vec![],
         };
         reason.status(code, chain(&error), &metadata)

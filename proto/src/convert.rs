@@ -6,6 +6,7 @@
 mod enums;
 mod facts;
 mod plan;
+mod report;
 mod request;
 mod snapshot;
 mod topology;
@@ -22,20 +23,26 @@ pub fn fuzz_messages(bytes: &[u8]) {
     attempt::<v1::Topology, Published>(bytes);
     attempt::<v1::Snapshot, Snapshot>(bytes);
     attempt::<v1::GetPlanRequest, PlanQuery>(bytes);
+    attempt::<v1::ReportOperationsRequest, Vec<OperationReport>>(bytes);
+    if let (Ok(changes), Ok(mut topology)) =
+        (v1::TopologyChanges::decode(bytes), v1::Topology::decode(bytes))
+    {
+        drop(changes.apply_to(&mut topology));
+    }
     attempt::<v1::Plan, Plan>(bytes);
 }
 
 #[cfg(test)]
 mod round_trip;
 #[cfg(test)]
-mod strategies;
+pub(crate) mod strategies;
 
 use ::topology::{
     BusId, CpuList, Fraction, InvalidBusId, InvalidCpuList, InvalidFraction, Plan, Snapshot,
 };
 use prost::Message;
 
-use crate::{PlanQuery, Published, WatchEvent, v1};
+use crate::{OperationReport, PlanQuery, Published, WatchEvent, v1};
 
 /// Why a message from the wire was refused. Fields are named as in the .proto files, `Message.field`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +110,14 @@ pub enum WireError {
     NotSquare {
         /// Devices in the header.
         devices: usize,
+    },
+    /// Text or a list longer than the daemon takes.
+    #[error("{field}: longer than {most}")]
+    TooLong {
+        /// The field.
+        field: &'static str,
+        /// The longest there is: bytes of a text, elements of a list.
+        most: usize,
     },
     /// Something listed twice that must be listed once.
     #[error("{field}: {value} is listed twice")]

@@ -14,14 +14,18 @@
 
 pub mod convert;
 
+mod changes;
 mod published;
 mod query;
 mod reason;
+mod report;
 
+pub use changes::ChangesError;
 pub use convert::WireError;
 pub use published::{Published, ReplayError, WatchEvent};
-pub use query::{GpuSelector, PlanQuery};
+pub use query::{GpuSelector, JobMember, PlanQuery};
 pub use reason::{ERROR_DOMAIN, Reason};
+pub use report::{OperationOutcome, OperationReport};
 
 /// Messages, clients and servers of package `topod.v1`.
 #[allow(

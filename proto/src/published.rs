@@ -2,6 +2,8 @@
 
 use topology::{Generation, LowerError, RateModel, Snapshot, Topology, lower};
 
+use crate::v1;
+
 /// The facts of a published topology, and what it takes to make the same graph of them.
 ///
 /// The graph itself does not travel: it is a pure function of the facts and the rate model, so a client makes it
@@ -19,7 +21,7 @@ pub struct Published {
 }
 
 /// One message of a watch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent {
     /// A topology the client does not have.
     Topology(Published),
@@ -30,6 +32,10 @@ pub enum WatchEvent {
         /// The present fingerprint.
         fingerprint: String,
     },
+    /// What leads to the next topology; for [`v1::TopologyChanges::apply_to`].
+    Changes(v1::TopologyChanges),
+    /// Changes do not reach to the present generation: a topology follows.
+    Resync(Generation),
 }
 
 /// Why a client cannot make the daemon's graph.

@@ -17,6 +17,19 @@ pub struct PlanQuery {
     pub links: LinkPolicy,
     /// Refuse a plan of any other generation.
     pub expected_generation: Option<Generation>,
+    /// Who asks.
+    pub member: Option<JobMember>,
+}
+
+/// One rank of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JobMember {
+    /// The job's name for this start of it.
+    pub job: String,
+    /// The rank.
+    pub rank: u32,
+    /// How many ranks of the job run on the daemon's host; 0 is unknown.
+    pub ranks_here: u32,
 }
 
 /// One way to name a GPU.
@@ -38,6 +51,7 @@ impl From<&PlanRequest> for PlanQuery {
             size_bytes: request.size_bytes,
             links: request.links,
             expected_generation: None,
+            member: None,
         }
     }
 }

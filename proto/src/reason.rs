@@ -45,6 +45,16 @@ reasons! {
     PlanRejected = "PLAN_REJECTED",
     /// Too many different plans are being made. Retry later.
     Overloaded = "OVERLOADED",
+    /// A connection makes more calls a second than it may. Retry later.
+    RateLimited = "RATE_LIMITED",
+    /// Other ranks of the job have plans of another generation. Start the job anew.
+    MixedGenerations = "MIXED_GENERATIONS",
+    /// No rank of the job ever asked.
+    UnknownJob = "UNKNOWN_JOB",
+    /// A device was named that the topology does not have.
+    UnknownDevice = "UNKNOWN_DEVICE",
+    /// What is asked for does not fit into the format.
+    NotExportable = "NOT_EXPORTABLE",
     /// A defect in the daemon.
     Internal = "INTERNAL",
 }

@@ -1,12 +1,14 @@
 //! The daemon itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::v1;
 use proto::v1::status_service_server::StatusService;
 use tonic::{Request, Response, Status};
 use topology::snapshot::SCHEMA_VERSION;
 
+use super::count;
 use crate::state::{Published, State};
 
 #[derive(Debug)]
@@ -31,14 +33,27 @@ impl StatusService for StatusApi {
         &self,
         _: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::GetStatusResponse>, Status> {
-        let uptime = self.state.started().elapsed();
+        let state = &self.state;
+        let (readings, failed_readings) = state.readings();
+        let age = state.last_success().map(|(at, _)| milliseconds(at.elapsed()));
+        let health = state.verdict().map_or(v1::HealthStatus::Unspecified, |v| v.report.status());
         Ok(Response::new(v1::GetStatusResponse {
-            published: self.state.current().map(|published| in_numbers(&published)),
-            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
-            cached_plans: count(self.state.plans.len()),
-            last_error: self.state.last_error(),
+            published: state.current().map(|published| in_numbers(&published)),
+            uptime_ms: milliseconds(state.started().elapsed()),
+            cached_plans: count(state.plans.len()),
+            last_error: state.last_error(),
+            readings,
+            failed_readings,
+            last_success_age_ms: age,
+            health: health.into(),
+            watchers: state.watchers(),
+            warnings: state.warnings(),
         }))
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn in_numbers(published: &Published) -> v1::PublishedStatus {
@@ -54,8 +69,4 @@ fn in_numbers(published: &Published) -> v1::PublishedStatus {
         nics: count(topology.nics().len()),
         faults: count(hosts.iter().map(|host| host.faults.len()).sum()),
     }
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -1,25 +1,99 @@
-//! The topology, once or again after every change.
+//! The topology: once, or again after every change; its paths; and as files of others.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use proto::v1;
 use proto::v1::topology_service_server::TopologyService;
-use proto::v1::watch_topology_response::Event;
-use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use proto::v1::watch_topology_response::Event as Told;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
+use topology::nccl_topo::TopoFile;
+use topology::{Snapshot, Topology, VertexId, explain, formats};
 
-use crate::state::{Closing, Published, State};
+use super::count;
+use crate::feed::{self, Event, Wish};
+use crate::state::{Published, State};
 use crate::status::CallError;
 
 #[derive(Debug)]
 pub(crate) struct TopologyApi {
     pub(crate) state: Arc<State>,
-    pub(crate) heartbeat: Duration,
 }
 
-type Message = Result<v1::WatchTopologyResponse, Status>;
+impl TopologyApi {
+    fn published(&self) -> Result<Arc<Published>, CallError> {
+        self.state.current().ok_or(CallError::NotReady)
+    }
+
+    fn explain(
+        &self,
+        request: &v1::ExplainPathRequest,
+    ) -> Result<v1::ExplainPathResponse, CallError> {
+        let published = self.published()?;
+        let topology = &published.topology;
+        let find = |name: &str| {
+            let found = topology.find_device(name);
+            found.ok_or_else(|| CallError::UnknownDevice { name: name.into() })
+        };
+        let explained = explain::path(topology, find(&request.from)?, find(&request.to)?);
+        let name = |id: VertexId| topology.vertex(id).name.clone();
+        let hops = explained.hops.iter().map(|hop| v1::PathHop {
+            from: name(hop.from),
+            to: name(hop.to),
+            kind: hop.kind.to_string(),
+            links: hop.links,
+            rate_kbytes_per_second: hop.bandwidth.kbps(),
+            bus_id: hop.bus_id.map(|id| id.to_string()),
+            trained: hop.trained.map(Into::into),
+            capable: hop.capable.map(Into::into),
+        });
+        Ok(v1::ExplainPathResponse {
+            generation: published.generation.0,
+            from: name(explained.from),
+            to: name(explained.to),
+            class: v1::PathType::from(explained.path.class).into(),
+            links: explained.path.links,
+            meaning: explained.path.class.meaning().into(),
+            rate_kbytes_per_second: explained.path.bottleneck.kbps(),
+            hops: hops.collect(),
+            limiting_hop: explained.limiting_hop.map(count),
+            common_ancestor: explained.common_ancestor.map(name),
+            why_not_better: explained.why_not_better,
+            assumptions: topology.assumptions().to_vec(),
+        })
+    }
+
+    fn export(&self, format: v1::TopologyFormat) -> Result<v1::ExportTopologyResponse, CallError> {
+        let published = self.published()?;
+        let (text, notes) = match format {
+            v1::TopologyFormat::Unspecified => {
+                let field = "ExportTopologyRequest.format";
+                return Err(proto::WireError::Missing { field }.into());
+            }
+            v1::TopologyFormat::Snapshot => {
+                (formats::write_snapshot(one_host(&published.topology)?), vec![])
+            }
+            v1::TopologyFormat::NcclTopo => {
+                let file = TopoFile::of_host(one_host(&published.topology)?);
+                let not =
+                    |error: &dyn ToString| CallError::NotExportable { reason: error.to_string() };
+                let mut file = file.map_err(|error| not(&error))?;
+                file.fit();
+                (file.write(), file.notes().to_vec())
+            }
+        };
+        Ok(v1::ExportTopologyResponse { generation: published.generation.0, text, notes })
+    }
+}
+
+fn one_host(topology: &Topology) -> Result<&Snapshot, CallError> {
+    match topology.hosts() {
+        [host] => Ok(host),
+        hosts => Err(CallError::NotExportable {
+            reason: format!("the format holds one host, and there are {}", hosts.len()),
+        }),
+    }
+}
 
 #[tonic::async_trait]
 impl TopologyService for TopologyApi {
@@ -27,107 +101,53 @@ impl TopologyService for TopologyApi {
         &self,
         _: Request<v1::GetTopologyRequest>,
     ) -> Result<Response<v1::GetTopologyResponse>, Status> {
-        let published = self.state.current().ok_or(CallError::NotReady)?;
-        Ok(Response::new(v1::GetTopologyResponse { topology: Some(published.wire.clone()) }))
+        let topology = Some(self.published()?.wire.clone());
+        Ok(Response::new(v1::GetTopologyResponse { topology }))
     }
 
-    type WatchTopologyStream = ReceiverStream<Message>;
+    type WatchTopologyStream = BoxStream<v1::WatchTopologyResponse>;
 
     async fn watch_topology(
         &self,
         request: Request<v1::WatchTopologyRequest>,
     ) -> Result<Response<Self::WatchTopologyStream>, Status> {
-        // Room for one message: what a slow watcher does not take is not stored for it, it gets the latest later.
-        let (sender, receiver) = mpsc::channel(1);
-        let watch = Watch {
-            published: self.state.subscribe(),
-            closing: self.state.closing(),
-            heartbeat: self.heartbeat,
-            sender,
+        let request = request.into_inner();
+        let fingerprint = request.resume_fingerprint;
+        let wish = Wish {
+            changes: request.changes,
+            resume: request.resume_generation.map(|generation| (generation, fingerprint)),
         };
-        tokio::spawn(watch.run(request.into_inner()));
-        Ok(Response::new(ReceiverStream::new(receiver)))
-    }
-}
-
-/// One watcher's stream.
-struct Watch {
-    published: watch::Receiver<Option<Arc<Published>>>,
-    closing: Closing,
-    heartbeat: Duration,
-    sender: mpsc::Sender<Message>,
-}
-
-/// The stream is over: the watcher left or the daemon drains.
-struct Over;
-
-impl Watch {
-    async fn run(mut self, resume: v1::WatchTopologyRequest) {
-        // Ends with `Over`, after which the stream has nothing to say.
-        let Over = self.feed(resume).await;
-    }
-
-    async fn feed(&mut self, resume: v1::WatchTopologyRequest) -> Over {
-        let mut resume = Some(resume);
-        loop {
-            let current = self.published.borrow_and_update().clone();
-            if let Some(current) = &current {
-                // Only the first topology can be the one the watcher has.
-                let known = resume.take().is_some_and(|resume| has(&resume, current));
-                let event = if known {
-                    heartbeat(Some(current))
-                } else {
-                    Event::Topology(current.wire.clone())
-                };
-                if let Err(over) = self.send(event).await {
-                    return over;
-                }
-            }
-            if let Err(over) = self.wait_for_change(current.as_deref()).await {
-                return over;
-            }
+        fn identity(published: &Published) -> &str {
+            published.topology.fingerprint()
         }
+        let messages = feed::follow(self.state.topologies(), wish, identity, message);
+        Ok(Response::new(super::stream(messages)))
     }
 
-    /// Heartbeats until another topology is published.
-    async fn wait_for_change(&mut self, current: Option<&Published>) -> Result<(), Over> {
-        loop {
-            tokio::select! {
-                changed = self.published.changed() => return changed.map_err(|_| Over),
-                () = self.sender.closed() => return Err(Over),
-                () = self.closing.wait() => {
-                    // Where the watcher has not taken its last message it sees the stream end without a status.
-                    drop(self.sender.try_send(Err(CallError::ShuttingDown.into())));
-                    return Err(Over);
-                }
-                () = tokio::time::sleep(self.heartbeat) => {
-                    self.send(heartbeat(current)).await?;
-                }
-            }
-        }
+    async fn explain_path(
+        &self,
+        request: Request<v1::ExplainPathRequest>,
+    ) -> Result<Response<v1::ExplainPathResponse>, Status> {
+        Ok(Response::new(self.explain(request.get_ref())?))
     }
 
-    async fn send(&mut self, event: Event) -> Result<(), Over> {
-        let message = Ok(v1::WatchTopologyResponse { event: Some(event) });
-        tokio::select! {
-            sent = self.sender.send(message) => sent.map_err(|_| Over),
-            () = self.closing.wait() => Err(Over),
-        }
+    async fn export_topology(
+        &self,
+        request: Request<v1::ExportTopologyRequest>,
+    ) -> Result<Response<v1::ExportTopologyResponse>, Status> {
+        Ok(Response::new(self.export(request.get_ref().format())?))
     }
 }
 
-/// Whether the watcher has `current` already.
-fn has(resume: &v1::WatchTopologyRequest, current: &Published) -> bool {
-    let fingerprint = current.topology.fingerprint();
-    resume.resume_generation == Some(current.generation.0)
-        && resume.resume_fingerprint.as_deref().is_none_or(|resumed| resumed == fingerprint)
-}
-
-fn heartbeat(current: Option<&Published>) -> Event {
-    Event::Heartbeat(v1::Heartbeat {
-        generation: current.map_or(0, |current| current.generation.0),
-        fingerprint: current
-            .map(|current| current.topology.fingerprint().into())
-            .unwrap_or_default(),
-    })
+fn message(event: Event<Published>) -> v1::WatchTopologyResponse {
+    let event = match event {
+        Event::Whole(published) => Told::Topology(published.wire.clone()),
+        Event::Changes(changes) => Told::Changes(changes),
+        Event::Resync(generation) => Told::Resync(v1::Resync { generation }),
+        Event::Heartbeat(published) => Told::Heartbeat(v1::Heartbeat {
+            generation: published.as_ref().map_or(0, |published| published.generation.0),
+            fingerprint: published.map_or_else(String::new, |p| p.topology.fingerprint().into()),
+        }),
+    };
+    v1::WatchTopologyResponse { event: Some(event) }
 }

@@ -10,6 +10,7 @@ use topology::{
 };
 
 use super::WireError;
+use crate::report::OperationOutcome;
 use crate::v1;
 
 macro_rules! wire_enum {
@@ -90,6 +91,7 @@ wire_enum!(Protocol { Simple, Ll, Ll128 });
 wire_enum!(Executor { Host, Cuda, NcclGraph, Msccl });
 wire_enum!(Pattern { Ring, Tree, Pairs, Rounds });
 wire_enum!(LinkPolicy { Auto, All });
+wire_enum!(OperationOutcome { Ok, Timeout, Failed });
 wire_enum!(CpuArch { X86_64 = X8664, Arm64, Ppc64 });
 wire_enum!(PciKind { RootPort, Switch, SwitchPort, Gpu, Nic, NvSwitch, Other });
 wire_enum!(GpuLinkKind { NvLink, Xgmi });

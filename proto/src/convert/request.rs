@@ -4,8 +4,11 @@ use topology::{Collective, GpuIndex};
 
 use super::enums::{required_each, some};
 use super::{WireError, bus_id, each, present, to_each};
-use crate::query::{GpuSelector, PlanQuery};
+use crate::query::{GpuSelector, JobMember, PlanQuery};
 use crate::v1;
+
+/// Bytes of a job's name; the daemon keeps it.
+const LONGEST_JOB: usize = 128;
 
 impl From<&PlanQuery> for v1::GetPlanRequest {
     fn from(query: &PlanQuery) -> Self {
@@ -16,6 +19,7 @@ impl From<&PlanQuery> for v1::GetPlanRequest {
             size_bytes: query.size_bytes,
             links: v1::LinkPolicy::from(query.links).into(),
             expected_generation: query.expected_generation.map(|generation| generation.0),
+            member: query.member.as_ref().map(Into::into),
         }
     }
 }
@@ -30,7 +34,28 @@ impl TryFrom<v1::GetPlanRequest> for PlanQuery {
             size_bytes: wire.size_bytes,
             links: some("GetPlanRequest.links", wire.links)?.unwrap_or_default(),
             expected_generation: wire.expected_generation.map(topology::Generation),
+            member: wire.member.map(TryInto::try_into).transpose()?,
         })
+    }
+}
+
+impl From<&JobMember> for v1::JobMember {
+    fn from(member: &JobMember) -> Self {
+        Self { job: member.job.clone(), rank: member.rank, ranks_here: member.ranks_here }
+    }
+}
+
+impl TryFrom<v1::JobMember> for JobMember {
+    type Error = WireError;
+
+    fn try_from(wire: v1::JobMember) -> Result<Self, WireError> {
+        if wire.job.is_empty() {
+            return Err(WireError::Missing { field: "JobMember.job" });
+        }
+        if wire.job.len() > LONGEST_JOB {
+            return Err(WireError::TooLong { field: "JobMember.job", most: LONGEST_JOB });
+        }
+        Ok(Self { job: wire.job, rank: wire.rank, ranks_here: wire.ranks_here })
     }
 }
 

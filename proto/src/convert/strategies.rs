@@ -20,7 +20,7 @@ use topology::{
     Severity, Snapshot, Source,
 };
 
-use crate::{GpuSelector, PlanQuery, Published};
+use crate::{GpuSelector, JobMember, PlanQuery, Published};
 
 mod facts;
 
@@ -247,7 +247,7 @@ fn link_graph() -> impl Strategy<Value = LinkGraph> {
         .prop_map(|(name, gpus, switches, links)| LinkGraph { name, gpus, switches, links })
 }
 
-pub(super) fn snapshot() -> impl Strategy<Value = Snapshot> {
+pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot> {
     (
         (0..=SCHEMA_VERSION, select(SOURCES), host_facts()),
         vec(numa_node(), 0..3),
@@ -450,12 +450,17 @@ pub(super) fn plan_query() -> impl Strategy<Value = PlanQuery> {
         text().prop_map(GpuSelector::Uuid),
         bus_id().prop_map(GpuSelector::BusId),
     ];
-    (vec(selector, 0..4), collectives(), any::<Option<u64>>(), select(LINKS), any::<Option<u64>>())
-        .prop_map(|(gpus, collectives, size_bytes, links, generation)| PlanQuery {
+    let member = ("[a-z0-9.]{1,20}", any::<u32>(), any::<u32>())
+        .prop_map(|(job, rank, ranks_here)| JobMember { job, rank, ranks_here });
+    let numbers = (any::<Option<u64>>(), select(LINKS), any::<Option<u64>>());
+    (vec(selector, 0..4), collectives(), numbers, option::of(member)).prop_map(
+        |(gpus, collectives, (size_bytes, links, generation), member)| PlanQuery {
             gpus,
             collectives,
             size_bytes,
             links,
             expected_generation: generation.map(Generation),
-        })
+            member,
+        },
+    )
 }

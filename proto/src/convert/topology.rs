@@ -71,6 +71,8 @@ impl TryFrom<v1::WatchTopologyResponse> for WatchEvent {
                 generation: Generation(beat.generation),
                 fingerprint: beat.fingerprint,
             },
+            Event::Changes(changes) => Self::Changes(changes),
+            Event::Resync(resync) => Self::Resync(Generation(resync.generation)),
         })
     }
 }

@@ -324,771 +324,6 @@ impl Severity {
         }
     }
 }
-/// Channels for a set of ranks, with what they reach.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Plan {
-    /// The topology it was made for.
-    #[prost(message, optional, tag = "1")]
-    pub topology: ::core::option::Option<TopologyRef>,
-    /// By rank.
-    #[prost(message, repeated, tag = "2")]
-    pub ranks: ::prost::alloc::vec::Vec<PlanRank>,
-    /// The channels of every collective's best algorithm; by index. Shares of one collective add up to 1.
-    #[prost(message, repeated, tag = "3")]
-    pub channels: ::prost::alloc::vec::Vec<Channel>,
-    /// Channels of other algorithms that a choice by size may name.
-    #[prost(message, repeated, tag = "4")]
-    pub alternatives: ::prost::alloc::vec::Vec<ChannelSet>,
-    /// What each collective reaches; by collective, each once.
-    #[prost(message, repeated, tag = "5")]
-    pub collectives: ::prost::alloc::vec::Vec<CollectivePlan>,
-    /// Defaults taken where the topology did not tell.
-    #[prost(string, repeated, tag = "6")]
-    pub assumptions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// What is wrong, given up or worth knowing.
-    #[prost(message, repeated, tag = "7")]
-    pub findings: ::prost::alloc::vec::Vec<Finding>,
-}
-/// Which topology a plan is for.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TopologyRef {
-    /// The topology's fingerprint, hexadecimal.
-    #[prost(string, tag = "1")]
-    pub fingerprint: ::prost::alloc::string::String,
-    /// Source of the first host's facts.
-    #[prost(enumeration = "Source", tag = "2")]
-    pub source: i32,
-    /// Whose rates.
-    #[prost(enumeration = "RateModel", tag = "3")]
-    pub rates: i32,
-    /// Generation of the publishing daemon; 0 without one.
-    #[prost(uint64, tag = "4")]
-    pub generation: u64,
-    /// Which links were allowed to carry traffic between GPUs of one host; unspecified is automatic.
-    #[prost(enumeration = "LinkPolicy", tag = "5")]
-    pub links: i32,
-    /// Changes made in thought before planning, in order; not empty, the plan is for no machine that exists.
-    #[prost(string, repeated, tag = "6")]
-    pub what_if: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-}
-/// Which GPU a rank is.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PlanRank {
-    /// Its number; ranks are host-major, GPUs in the order requested.
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    /// Its host, counted from 0.
-    #[prost(uint32, tag = "2")]
-    pub host: u32,
-    /// NVML index, or place in a link graph.
-    #[prost(uint32, tag = "3")]
-    pub gpu: u32,
-    /// PCI address.
-    #[prost(string, optional, tag = "4")]
-    pub bus_id: ::core::option::Option<::prost::alloc::string::String>,
-    /// UUID.
-    #[prost(string, optional, tag = "5")]
-    pub uuid: ::core::option::Option<::prost::alloc::string::String>,
-}
-/// One independent stream of a plan.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Channel {
-    /// Place in its list.
-    #[prost(uint32, tag = "1")]
-    pub index: u32,
-    /// Shape.
-    #[prost(enumeration = "Pattern", tag = "2")]
-    pub pattern: i32,
-    /// The collectives that use it, each with the same share.
-    #[prost(enumeration = "Collective", repeated, tag = "3")]
-    pub collectives: ::prost::alloc::vec::Vec<i32>,
-    /// Ring order; empty for other patterns.
-    #[prost(uint32, repeated, tag = "4")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    /// Root of a tree.
-    #[prost(uint32, optional, tag = "5")]
-    pub root: ::core::option::Option<u32>,
-    /// NICs it uses, by name.
-    #[prost(string, repeated, tag = "6")]
-    pub nics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Fraction of the collective's total data.
-    #[prost(string, tag = "7")]
-    pub share: ::prost::alloc::string::String,
-    /// Fraction: GB/s this channel carries, on each edge of a ring, of a tree's data otherwise.
-    #[prost(string, tag = "8")]
-    pub gbps: ::prost::alloc::string::String,
-    /// Who sends to whom, in data direction.
-    #[prost(message, repeated, tag = "9")]
-    pub edges: ::prost::alloc::vec::Vec<ChannelEdge>,
-    /// All-reduce along a tree: the way up, while `edges` is the way down. Otherwise empty.
-    #[prost(message, repeated, tag = "10")]
-    pub reduce_edges: ::prost::alloc::vec::Vec<ChannelEdge>,
-}
-/// One hop of a channel.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ChannelEdge {
-    /// Sending rank.
-    #[prost(uint32, tag = "1")]
-    pub from: u32,
-    /// Receiving rank.
-    #[prost(uint32, tag = "2")]
-    pub to: u32,
-    /// Physical ways it takes; their shares add up to 1.
-    #[prost(message, repeated, tag = "3")]
-    pub paths: ::prost::alloc::vec::Vec<EdgePath>,
-}
-/// One physical way between two ranks.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct EdgePath {
-    /// Names of the vertices crossed, in order, both ends left out; empty for a direct link.
-    #[prost(string, repeated, tag = "1")]
-    pub via: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Fraction of the hop's data.
-    #[prost(string, tag = "2")]
-    pub share: ::prost::alloc::string::String,
-}
-/// The channels of one algorithm for some collectives.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ChannelSet {
-    /// Which algorithm.
-    #[prost(enumeration = "Algorithm", tag = "1")]
-    pub algorithm: i32,
-    /// For which collectives.
-    #[prost(enumeration = "Collective", repeated, tag = "2")]
-    pub collectives: ::prost::alloc::vec::Vec<i32>,
-    /// By index, counted from 0 in this set.
-    #[prost(message, repeated, tag = "3")]
-    pub channels: ::prost::alloc::vec::Vec<Channel>,
-}
-/// What a collective reaches under a plan.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct CollectivePlan {
-    /// Which collective.
-    #[prost(enumeration = "Collective", tag = "1")]
-    pub collective: i32,
-    /// Proved upper bound; absent where none is proved.
-    #[prost(message, optional, tag = "2")]
-    pub bound: ::core::option::Option<Bound>,
-    /// The best algorithm at infinite size that something can execute.
-    #[prost(message, optional, tag = "3")]
-    pub best: ::core::option::Option<Candidate>,
-    /// The best set of rings, where there is one.
-    #[prost(message, optional, tag = "4")]
-    pub ring: ::core::option::Option<Candidate>,
-    /// Everything considered, `best` among them; best first.
-    #[prost(message, repeated, tag = "5")]
-    pub candidates: ::prost::alloc::vec::Vec<Candidate>,
-    /// Choice by size, ascending.
-    #[prost(message, repeated, tag = "6")]
-    pub by_size: ::prost::alloc::vec::Vec<SizeChoice>,
-}
-/// A proved upper bound.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Bound {
-    /// Fraction: GB/s of the collective's total data at infinite size.
-    #[prost(string, tag = "1")]
-    pub algbw_gbps: ::prost::alloc::string::String,
-    /// What limits, in devices and links a person knows.
-    #[prost(string, repeated, tag = "2")]
-    pub limited_by: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-}
-/// One algorithm with what it reaches.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Candidate {
-    /// Which.
-    #[prost(enumeration = "Algorithm", tag = "1")]
-    pub algorithm: i32,
-    /// Fraction: GB/s of the collective's total data at infinite size, as counted by the checker.
-    #[prost(string, tag = "2")]
-    pub algbw_gbps: ::prost::alloc::string::String,
-    /// Rings, or the largest number of trees with one root.
-    #[prost(uint32, tag = "3")]
-    pub channels: u32,
-    /// Longest chain of hops.
-    #[prost(uint32, tag = "4")]
-    pub height: u32,
-    /// Whether it equals the proved bound.
-    #[prost(bool, tag = "5")]
-    pub optimal: bool,
-    /// What can run it.
-    #[prost(enumeration = "Executor", repeated, tag = "6")]
-    pub executors: ::prost::alloc::vec::Vec<i32>,
-    /// Why it is not the best, or what was given up; empty where nothing is to be said.
-    #[prost(string, tag = "7")]
-    pub note: ::prost::alloc::string::String,
-}
-/// The choice for operations up to a size.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SizeChoice {
-    /// Largest size in bytes this row is for; absent in the last row, which has no end.
-    #[prost(uint64, optional, tag = "1")]
-    pub max_bytes: ::core::option::Option<u64>,
-    /// Algorithm.
-    #[prost(enumeration = "Algorithm", tag = "2")]
-    pub algorithm: i32,
-    /// Protocol.
-    #[prost(enumeration = "Protocol", tag = "3")]
-    pub protocol: i32,
-    /// Channels used.
-    #[prost(uint32, tag = "4")]
-    pub channels: u32,
-    /// Predicted time at `max_bytes` in picoseconds.
-    #[prost(uint64, optional, tag = "5")]
-    pub predicted_ps: ::core::option::Option<u64>,
-}
-/// Shape of a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Pattern {
-    /// Not told.
-    Unspecified = 0,
-    /// A directed cycle over all ranks.
-    Ring = 1,
-    /// A tree that spans all ranks.
-    Tree = 2,
-    /// Independent sends between pairs.
-    Pairs = 3,
-    /// One round of an algorithm that goes in rounds; every hop carries the channel's share of the total data.
-    Rounds = 4,
-}
-impl Pattern {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "PATTERN_UNSPECIFIED",
-            Self::Ring => "PATTERN_RING",
-            Self::Tree => "PATTERN_TREE",
-            Self::Pairs => "PATTERN_PAIRS",
-            Self::Rounds => "PATTERN_ROUNDS",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "PATTERN_UNSPECIFIED" => Some(Self::Unspecified),
-            "PATTERN_RING" => Some(Self::Ring),
-            "PATTERN_TREE" => Some(Self::Tree),
-            "PATTERN_PAIRS" => Some(Self::Pairs),
-            "PATTERN_ROUNDS" => Some(Self::Rounds),
-            _ => None,
-        }
-    }
-}
-/// Family of schedules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Algorithm {
-    /// Not told.
-    Unspecified = 0,
-    /// Directed cycles over all ranks.
-    Ring = 1,
-    /// Double binary tree.
-    Tree = 2,
-    /// Weighted spanning trees packed into the links.
-    Forest = 3,
-    /// Every rank to every rank: exchanges in one step, a reduction by shards in one, an all-reduce by shards in two.
-    Direct = 4,
-    /// Reduction and multicast in NVSwitches.
-    Nvls = 5,
-    /// Reduction in network switches.
-    CollNet = 6,
-    /// Parallel aggregated trees.
-    Pat = 7,
-    /// One algorithm inside hosts, another between them.
-    Hierarchical = 8,
-    /// All of the data from every rank to every rank.
-    OneShot = 9,
-    /// All of the data to the rank whose number differs in one bit, bit by bit.
-    RecursiveDoubling = 10,
-    /// Half of what is left to the rank whose number differs in one bit, and back.
-    HalvingDoubling = 11,
-    /// Blocks to ranks 1, 2, 4, .. away in turn.
-    Bruck = 12,
-}
-impl Algorithm {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "ALGORITHM_UNSPECIFIED",
-            Self::Ring => "ALGORITHM_RING",
-            Self::Tree => "ALGORITHM_TREE",
-            Self::Forest => "ALGORITHM_FOREST",
-            Self::Direct => "ALGORITHM_DIRECT",
-            Self::Nvls => "ALGORITHM_NVLS",
-            Self::CollNet => "ALGORITHM_COLL_NET",
-            Self::Pat => "ALGORITHM_PAT",
-            Self::Hierarchical => "ALGORITHM_HIERARCHICAL",
-            Self::OneShot => "ALGORITHM_ONE_SHOT",
-            Self::RecursiveDoubling => "ALGORITHM_RECURSIVE_DOUBLING",
-            Self::HalvingDoubling => "ALGORITHM_HALVING_DOUBLING",
-            Self::Bruck => "ALGORITHM_BRUCK",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "ALGORITHM_UNSPECIFIED" => Some(Self::Unspecified),
-            "ALGORITHM_RING" => Some(Self::Ring),
-            "ALGORITHM_TREE" => Some(Self::Tree),
-            "ALGORITHM_FOREST" => Some(Self::Forest),
-            "ALGORITHM_DIRECT" => Some(Self::Direct),
-            "ALGORITHM_NVLS" => Some(Self::Nvls),
-            "ALGORITHM_COLL_NET" => Some(Self::CollNet),
-            "ALGORITHM_PAT" => Some(Self::Pat),
-            "ALGORITHM_HIERARCHICAL" => Some(Self::Hierarchical),
-            "ALGORITHM_ONE_SHOT" => Some(Self::OneShot),
-            "ALGORITHM_RECURSIVE_DOUBLING" => Some(Self::RecursiveDoubling),
-            "ALGORITHM_HALVING_DOUBLING" => Some(Self::HalvingDoubling),
-            "ALGORITHM_BRUCK" => Some(Self::Bruck),
-            _ => None,
-        }
-    }
-}
-/// How data and readiness travel on a connection; NCCL's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Protocol {
-    /// Not told.
-    Unspecified = 0,
-    /// Data, then a flag.
-    Simple = 1,
-    /// Flag in every 8 bytes.
-    Ll = 2,
-    /// Flag in every 128 bytes.
-    Ll128 = 3,
-}
-impl Protocol {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "PROTOCOL_UNSPECIFIED",
-            Self::Simple => "PROTOCOL_SIMPLE",
-            Self::Ll => "PROTOCOL_LL",
-            Self::Ll128 => "PROTOCOL_LL128",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "PROTOCOL_UNSPECIFIED" => Some(Self::Unspecified),
-            "PROTOCOL_SIMPLE" => Some(Self::Simple),
-            "PROTOCOL_LL" => Some(Self::Ll),
-            "PROTOCOL_LL128" => Some(Self::Ll128),
-            _ => None,
-        }
-    }
-}
-/// What can run an algorithm of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Executor {
-    /// Not told.
-    Unspecified = 0,
-    /// The transport on host memory.
-    Host = 1,
-    /// The transport on device memory.
-    Cuda = 2,
-    /// Stock NCCL through an exported graph file.
-    NcclGraph = 3,
-    /// MSCCL through an exported schedule.
-    Msccl = 4,
-}
-impl Executor {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "EXECUTOR_UNSPECIFIED",
-            Self::Host => "EXECUTOR_HOST",
-            Self::Cuda => "EXECUTOR_CUDA",
-            Self::NcclGraph => "EXECUTOR_NCCL_GRAPH",
-            Self::Msccl => "EXECUTOR_MSCCL",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "EXECUTOR_UNSPECIFIED" => Some(Self::Unspecified),
-            "EXECUTOR_HOST" => Some(Self::Host),
-            "EXECUTOR_CUDA" => Some(Self::Cuda),
-            "EXECUTOR_NCCL_GRAPH" => Some(Self::NcclGraph),
-            "EXECUTOR_MSCCL" => Some(Self::Msccl),
-            _ => None,
-        }
-    }
-}
-/// Asks for a plan.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct GetPlanRequest {
-    /// GPUs in rank order, each once; empty is all of them by index.
-    #[prost(message, repeated, tag = "1")]
-    pub gpus: ::prost::alloc::vec::Vec<GpuSelector>,
-    /// What to plan for, in any order; empty is every collective the planner knows.
-    #[prost(enumeration = "Collective", repeated, tag = "2")]
-    pub collectives: ::prost::alloc::vec::Vec<i32>,
-    /// Expected size of an operation in bytes.
-    #[prost(uint64, optional, tag = "3")]
-    pub size_bytes: ::core::option::Option<u64>,
-    /// Which links count; unspecified is automatic.
-    #[prost(enumeration = "LinkPolicy", tag = "4")]
-    pub links: i32,
-    /// Refuse where the present topology is of another generation.
-    #[prost(uint64, optional, tag = "5")]
-    pub expected_generation: ::core::option::Option<u64>,
-}
-/// Names one GPU.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct GpuSelector {
-    /// By which name.
-    #[prost(oneof = "gpu_selector::Selector", tags = "1, 2, 3")]
-    pub selector: ::core::option::Option<gpu_selector::Selector>,
-}
-/// Nested message and enum types in `GpuSelector`.
-pub mod gpu_selector {
-    /// By which name.
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Selector {
-        /// NVML index, or place in a link graph; with several hosts the GPU of that index on each.
-        #[prost(uint32, tag = "1")]
-        Index(u32),
-        /// UUID, exactly. Only with one host.
-        #[prost(string, tag = "2")]
-        Uuid(::prost::alloc::string::String),
-        /// PCI address in any spelling. Only with one host.
-        #[prost(string, tag = "3")]
-        BusId(::prost::alloc::string::String),
-    }
-}
-/// A plan.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct GetPlanResponse {
-    /// Bound to the generation it names.
-    #[prost(message, optional, tag = "1")]
-    pub plan: ::core::option::Option<Plan>,
-}
-/// Generated client implementations.
-pub mod plan_service_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    use tonic::codegen::http::Uri;
-    /// Serves plans. Every plan has passed the independent checker.
-    ///
-    /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
-    /// TOPOLOGY_NOT_READY and SHUTTING_DOWN (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation`
-    /// is the present one), INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION where
-    /// none can exist, UNIMPLEMENTED for a collective that is not planned), OVERLOADED (RESOURCE_EXHAUSTED), PLAN_REJECTED
-    /// (INTERNAL, the checker refused what the planner made), INTERNAL (INTERNAL).
-    #[derive(Debug, Clone)]
-    pub struct PlanServiceClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl PlanServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
-    impl<T> PlanServiceClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> PlanServiceClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            PlanServiceClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before.
-        pub async fn get_plan(
-            &mut self,
-            request: impl tonic::IntoRequest<super::GetPlanRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::GetPlanResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/topod.v1.PlanService/GetPlan",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("topod.v1.PlanService", "GetPlan"));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
-/// Generated server implementations.
-pub mod plan_service_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with PlanServiceServer.
-    #[async_trait]
-    pub trait PlanService: std::marker::Send + std::marker::Sync + 'static {
-        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before.
-        async fn get_plan(
-            &self,
-            request: tonic::Request<super::GetPlanRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetPlanResponse>, tonic::Status>;
-    }
-    /// Serves plans. Every plan has passed the independent checker.
-    ///
-    /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
-    /// TOPOLOGY_NOT_READY and SHUTTING_DOWN (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation`
-    /// is the present one), INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION where
-    /// none can exist, UNIMPLEMENTED for a collective that is not planned), OVERLOADED (RESOURCE_EXHAUSTED), PLAN_REJECTED
-    /// (INTERNAL, the checker refused what the planner made), INTERNAL (INTERNAL).
-    #[derive(Debug)]
-    pub struct PlanServiceServer<T> {
-        inner: Arc<T>,
-        accept_compression_encodings: EnabledCompressionEncodings,
-        send_compression_encodings: EnabledCompressionEncodings,
-        max_decoding_message_size: Option<usize>,
-        max_encoding_message_size: Option<usize>,
-    }
-    impl<T> PlanServiceServer<T> {
-        pub fn new(inner: T) -> Self {
-            Self::from_arc(Arc::new(inner))
-        }
-        pub fn from_arc(inner: Arc<T>) -> Self {
-            Self {
-                inner,
-                accept_compression_encodings: Default::default(),
-                send_compression_encodings: Default::default(),
-                max_decoding_message_size: None,
-                max_encoding_message_size: None,
-            }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
-        where
-            F: tonic::service::Interceptor,
-        {
-            InterceptedService::new(Self::new(inner), interceptor)
-        }
-        /// Enable decompressing requests with the given encoding.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.accept_compression_encodings.enable(encoding);
-            self
-        }
-        /// Compress responses with the given encoding, if the client supports it.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.send_compression_encodings.enable(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.max_decoding_message_size = Some(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.max_encoding_message_size = Some(limit);
-            self
-        }
-    }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for PlanServiceServer<T>
-    where
-        T: PlanService,
-        B: Body + std::marker::Send + 'static,
-        B::Error: Into<StdError> + std::marker::Send + 'static,
-    {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-        fn call(&mut self, req: http::Request<B>) -> Self::Future {
-            match req.uri().path() {
-                "/topod.v1.PlanService/GetPlan" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetPlanSvc<T: PlanService>(pub Arc<T>);
-                    impl<
-                        T: PlanService,
-                    > tonic::server::UnaryService<super::GetPlanRequest>
-                    for GetPlanSvc<T> {
-                        type Response = super::GetPlanResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::GetPlanRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as PlanService>::get_plan(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetPlanSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
-            }
-        }
-    }
-    impl<T> Clone for PlanServiceServer<T> {
-        fn clone(&self) -> Self {
-            let inner = self.inner.clone();
-            Self {
-                inner,
-                accept_compression_encodings: self.accept_compression_encodings,
-                send_compression_encodings: self.send_compression_encodings,
-                max_decoding_message_size: self.max_decoding_message_size,
-                max_encoding_message_size: self.max_encoding_message_size,
-            }
-        }
-    }
-    /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "topod.v1.PlanService";
-    impl<T> tonic::server::NamedService for PlanServiceServer<T> {
-        const NAME: &'static str = SERVICE_NAME;
-    }
-}
 /// Facts of one host.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Snapshot {
@@ -2316,6 +1551,2283 @@ impl FaultKind {
         }
     }
 }
+/// A verdict with what it rests on.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HealthReport {
+    /// Its number, counted by this run of the daemon from 1; it grows with every difference.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// Generation of the topology.
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// The verdict.
+    #[prost(enumeration = "HealthStatus", tag = "3")]
+    pub status: i32,
+    /// The worst first. With several hosts components carry the host's number.
+    #[prost(message, repeated, tag = "4")]
+    pub findings: ::prost::alloc::vec::Vec<Finding>,
+    /// Rules that lack a fact.
+    #[prost(message, repeated, tag = "5")]
+    pub unchecked: ::prost::alloc::vec::Vec<UncheckedRule>,
+    /// Themes of which the input's format tells nothing.
+    #[prost(string, repeated, tag = "6")]
+    pub not_told: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Facts that could not be read.
+    #[prost(message, repeated, tag = "7")]
+    pub faults: ::prost::alloc::vec::Vec<Fault>,
+}
+/// A rule that could not be applied for want of a fact.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UncheckedRule {
+    /// The rule, by the code of its finding.
+    #[prost(string, tag = "1")]
+    pub code: ::prost::alloc::string::String,
+    /// The device, link or pair it would have been about.
+    #[prost(string, tag = "2")]
+    pub component: ::prost::alloc::string::String,
+    /// The fact it lacks.
+    #[prost(string, tag = "3")]
+    pub missing: ::prost::alloc::string::String,
+}
+/// Asks for the verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetHealthRequest {}
+/// The verdict.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetHealthResponse {
+    /// As of the latest reading.
+    #[prost(message, optional, tag = "1")]
+    pub report: ::core::option::Option<HealthReport>,
+}
+/// Asks for the verdict and what becomes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchHealthRequest {
+    /// Whether the client knows how to take `changes` and `resync`; otherwise every verdict comes whole.
+    #[prost(bool, tag = "1")]
+    pub changes: bool,
+}
+/// One message of a watch.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchHealthResponse {
+    /// What happened.
+    #[prost(oneof = "watch_health_response::Event", tags = "1, 2, 3, 4")]
+    pub event: ::core::option::Option<watch_health_response::Event>,
+}
+/// Nested message and enum types in `WatchHealthResponse`.
+pub mod watch_health_response {
+    /// What happened.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        /// A verdict, whole.
+        #[prost(message, tag = "1")]
+        Report(super::HealthReport),
+        /// Nothing for a while; the number of the present report, 0 before the first.
+        #[prost(message, tag = "2")]
+        Heartbeat(super::HealthHeartbeat),
+        /// What leads from the report the client has to the next.
+        #[prost(message, tag = "3")]
+        Changes(super::HealthChanges),
+        /// Changes do not reach from what the client has to what there is: the next message is a whole report.
+        #[prost(message, tag = "4")]
+        Resync(super::HealthResync),
+    }
+}
+/// Says that the daemon lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HealthHeartbeat {
+    /// Number of the present report; 0 before the first.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+}
+/// Says that what the client has is of no more use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HealthResync {
+    /// Number of the present report.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+}
+/// What leads from one report to the next.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HealthChanges {
+    /// Number of the report before.
+    #[prost(uint64, tag = "1")]
+    pub base_sequence: u64,
+    /// Number of the report it gives.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Generation of the topology.
+    #[prost(uint64, tag = "3")]
+    pub generation: u64,
+    /// The verdict now.
+    #[prost(enumeration = "HealthStatus", tag = "4")]
+    pub status: i32,
+    /// Findings that were not there before, or with other evidence.
+    #[prost(message, repeated, tag = "5")]
+    pub appeared: ::prost::alloc::vec::Vec<Finding>,
+    /// Findings that are gone, or have other evidence now.
+    #[prost(message, repeated, tag = "6")]
+    pub cleared: ::prost::alloc::vec::Vec<Finding>,
+    /// Rules that lack a fact: all of them.
+    #[prost(message, repeated, tag = "7")]
+    pub unchecked: ::prost::alloc::vec::Vec<UncheckedRule>,
+    /// Facts that could not be read: all of them.
+    #[prost(message, repeated, tag = "8")]
+    pub faults: ::prost::alloc::vec::Vec<Fault>,
+}
+/// Verdict over a machine, best to worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum HealthStatus {
+    /// Not told.
+    Unspecified = 0,
+    /// Everything known is as it should be, and everything needed is known.
+    Ok = 1,
+    /// Something could not be read. Never a pass.
+    Unknown = 2,
+    /// Works, slower than it should.
+    Degraded = 3,
+    /// Do not run jobs here.
+    Critical = 4,
+}
+impl HealthStatus {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "HEALTH_STATUS_UNSPECIFIED",
+            Self::Ok => "HEALTH_STATUS_OK",
+            Self::Unknown => "HEALTH_STATUS_UNKNOWN",
+            Self::Degraded => "HEALTH_STATUS_DEGRADED",
+            Self::Critical => "HEALTH_STATUS_CRITICAL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "HEALTH_STATUS_UNSPECIFIED" => Some(Self::Unspecified),
+            "HEALTH_STATUS_OK" => Some(Self::Ok),
+            "HEALTH_STATUS_UNKNOWN" => Some(Self::Unknown),
+            "HEALTH_STATUS_DEGRADED" => Some(Self::Degraded),
+            "HEALTH_STATUS_CRITICAL" => Some(Self::Critical),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod health_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Serves the verdict on this machine. (Whether the daemon itself serves is what grpc.health.v1 tells.)
+    ///
+    /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason: TOPOLOGY_NOT_READY (UNAVAILABLE) before the
+    /// first reading, SHUTTING_DOWN (UNAVAILABLE) when the daemon drains, RATE_LIMITED (RESOURCE_EXHAUSTED).
+    #[derive(Debug, Clone)]
+    pub struct HealthServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl HealthServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> HealthServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> HealthServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            HealthServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// The verdict as of the latest reading.
+        pub async fn get_health(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetHealthRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetHealthResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.HealthService/GetHealth",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.HealthService", "GetHealth"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The verdict, and what becomes of it. Error counters make no generation of the topology, but they make findings: verdicts change
+        /// more often than topologies. The first one comes whole.
+        pub async fn watch_health(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchHealthRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchHealthResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.HealthService/WatchHealth",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.HealthService", "WatchHealth"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod health_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with HealthServiceServer.
+    #[async_trait]
+    pub trait HealthService: std::marker::Send + std::marker::Sync + 'static {
+        /// The verdict as of the latest reading.
+        async fn get_health(
+            &self,
+            request: tonic::Request<super::GetHealthRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetHealthResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WatchHealth method.
+        type WatchHealthStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchHealthResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The verdict, and what becomes of it. Error counters make no generation of the topology, but they make findings: verdicts change
+        /// more often than topologies. The first one comes whole.
+        async fn watch_health(
+            &self,
+            request: tonic::Request<super::WatchHealthRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchHealthStream>,
+            tonic::Status,
+        >;
+    }
+    /// Serves the verdict on this machine. (Whether the daemon itself serves is what grpc.health.v1 tells.)
+    ///
+    /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason: TOPOLOGY_NOT_READY (UNAVAILABLE) before the
+    /// first reading, SHUTTING_DOWN (UNAVAILABLE) when the daemon drains, RATE_LIMITED (RESOURCE_EXHAUSTED).
+    #[derive(Debug)]
+    pub struct HealthServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> HealthServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for HealthServiceServer<T>
+    where
+        T: HealthService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/topod.v1.HealthService/GetHealth" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetHealthSvc<T: HealthService>(pub Arc<T>);
+                    impl<
+                        T: HealthService,
+                    > tonic::server::UnaryService<super::GetHealthRequest>
+                    for GetHealthSvc<T> {
+                        type Response = super::GetHealthResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetHealthRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as HealthService>::get_health(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetHealthSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.HealthService/WatchHealth" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchHealthSvc<T: HealthService>(pub Arc<T>);
+                    impl<
+                        T: HealthService,
+                    > tonic::server::ServerStreamingService<super::WatchHealthRequest>
+                    for WatchHealthSvc<T> {
+                        type Response = super::WatchHealthResponse;
+                        type ResponseStream = T::WatchHealthStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchHealthRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as HealthService>::watch_health(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchHealthSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for HealthServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "topod.v1.HealthService";
+    impl<T> tonic::server::NamedService for HealthServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Channels for a set of ranks, with what they reach.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Plan {
+    /// The topology it was made for.
+    #[prost(message, optional, tag = "1")]
+    pub topology: ::core::option::Option<TopologyRef>,
+    /// By rank.
+    #[prost(message, repeated, tag = "2")]
+    pub ranks: ::prost::alloc::vec::Vec<PlanRank>,
+    /// The channels of every collective's best algorithm; by index. Shares of one collective add up to 1.
+    #[prost(message, repeated, tag = "3")]
+    pub channels: ::prost::alloc::vec::Vec<Channel>,
+    /// Channels of other algorithms that a choice by size may name.
+    #[prost(message, repeated, tag = "4")]
+    pub alternatives: ::prost::alloc::vec::Vec<ChannelSet>,
+    /// What each collective reaches; by collective, each once.
+    #[prost(message, repeated, tag = "5")]
+    pub collectives: ::prost::alloc::vec::Vec<CollectivePlan>,
+    /// Defaults taken where the topology did not tell.
+    #[prost(string, repeated, tag = "6")]
+    pub assumptions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What is wrong, given up or worth knowing.
+    #[prost(message, repeated, tag = "7")]
+    pub findings: ::prost::alloc::vec::Vec<Finding>,
+}
+/// Which topology a plan is for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TopologyRef {
+    /// The topology's fingerprint, hexadecimal.
+    #[prost(string, tag = "1")]
+    pub fingerprint: ::prost::alloc::string::String,
+    /// Source of the first host's facts.
+    #[prost(enumeration = "Source", tag = "2")]
+    pub source: i32,
+    /// Whose rates.
+    #[prost(enumeration = "RateModel", tag = "3")]
+    pub rates: i32,
+    /// Generation of the publishing daemon; 0 without one.
+    #[prost(uint64, tag = "4")]
+    pub generation: u64,
+    /// Which links were allowed to carry traffic between GPUs of one host; unspecified is automatic.
+    #[prost(enumeration = "LinkPolicy", tag = "5")]
+    pub links: i32,
+    /// Changes made in thought before planning, in order; not empty, the plan is for no machine that exists.
+    #[prost(string, repeated, tag = "6")]
+    pub what_if: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Which GPU a rank is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PlanRank {
+    /// Its number; ranks are host-major, GPUs in the order requested.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Its host, counted from 0.
+    #[prost(uint32, tag = "2")]
+    pub host: u32,
+    /// NVML index, or place in a link graph.
+    #[prost(uint32, tag = "3")]
+    pub gpu: u32,
+    /// PCI address.
+    #[prost(string, optional, tag = "4")]
+    pub bus_id: ::core::option::Option<::prost::alloc::string::String>,
+    /// UUID.
+    #[prost(string, optional, tag = "5")]
+    pub uuid: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// One independent stream of a plan.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Channel {
+    /// Place in its list.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// Shape.
+    #[prost(enumeration = "Pattern", tag = "2")]
+    pub pattern: i32,
+    /// The collectives that use it, each with the same share.
+    #[prost(enumeration = "Collective", repeated, tag = "3")]
+    pub collectives: ::prost::alloc::vec::Vec<i32>,
+    /// Ring order; empty for other patterns.
+    #[prost(uint32, repeated, tag = "4")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// Root of a tree.
+    #[prost(uint32, optional, tag = "5")]
+    pub root: ::core::option::Option<u32>,
+    /// NICs it uses, by name.
+    #[prost(string, repeated, tag = "6")]
+    pub nics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Fraction of the collective's total data.
+    #[prost(string, tag = "7")]
+    pub share: ::prost::alloc::string::String,
+    /// Fraction: GB/s this channel carries, on each edge of a ring, of a tree's data otherwise.
+    #[prost(string, tag = "8")]
+    pub gbps: ::prost::alloc::string::String,
+    /// Who sends to whom, in data direction.
+    #[prost(message, repeated, tag = "9")]
+    pub edges: ::prost::alloc::vec::Vec<ChannelEdge>,
+    /// All-reduce along a tree: the way up, while `edges` is the way down. Otherwise empty.
+    #[prost(message, repeated, tag = "10")]
+    pub reduce_edges: ::prost::alloc::vec::Vec<ChannelEdge>,
+}
+/// One hop of a channel.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelEdge {
+    /// Sending rank.
+    #[prost(uint32, tag = "1")]
+    pub from: u32,
+    /// Receiving rank.
+    #[prost(uint32, tag = "2")]
+    pub to: u32,
+    /// Physical ways it takes; their shares add up to 1.
+    #[prost(message, repeated, tag = "3")]
+    pub paths: ::prost::alloc::vec::Vec<EdgePath>,
+}
+/// One physical way between two ranks.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EdgePath {
+    /// Names of the vertices crossed, in order, both ends left out; empty for a direct link.
+    #[prost(string, repeated, tag = "1")]
+    pub via: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Fraction of the hop's data.
+    #[prost(string, tag = "2")]
+    pub share: ::prost::alloc::string::String,
+}
+/// The channels of one algorithm for some collectives.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelSet {
+    /// Which algorithm.
+    #[prost(enumeration = "Algorithm", tag = "1")]
+    pub algorithm: i32,
+    /// For which collectives.
+    #[prost(enumeration = "Collective", repeated, tag = "2")]
+    pub collectives: ::prost::alloc::vec::Vec<i32>,
+    /// By index, counted from 0 in this set.
+    #[prost(message, repeated, tag = "3")]
+    pub channels: ::prost::alloc::vec::Vec<Channel>,
+}
+/// What a collective reaches under a plan.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CollectivePlan {
+    /// Which collective.
+    #[prost(enumeration = "Collective", tag = "1")]
+    pub collective: i32,
+    /// Proved upper bound; absent where none is proved.
+    #[prost(message, optional, tag = "2")]
+    pub bound: ::core::option::Option<Bound>,
+    /// The best algorithm at infinite size that something can execute.
+    #[prost(message, optional, tag = "3")]
+    pub best: ::core::option::Option<Candidate>,
+    /// The best set of rings, where there is one.
+    #[prost(message, optional, tag = "4")]
+    pub ring: ::core::option::Option<Candidate>,
+    /// Everything considered, `best` among them; best first.
+    #[prost(message, repeated, tag = "5")]
+    pub candidates: ::prost::alloc::vec::Vec<Candidate>,
+    /// Choice by size, ascending.
+    #[prost(message, repeated, tag = "6")]
+    pub by_size: ::prost::alloc::vec::Vec<SizeChoice>,
+}
+/// A proved upper bound.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bound {
+    /// Fraction: GB/s of the collective's total data at infinite size.
+    #[prost(string, tag = "1")]
+    pub algbw_gbps: ::prost::alloc::string::String,
+    /// What limits, in devices and links a person knows.
+    #[prost(string, repeated, tag = "2")]
+    pub limited_by: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// One algorithm with what it reaches.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Candidate {
+    /// Which.
+    #[prost(enumeration = "Algorithm", tag = "1")]
+    pub algorithm: i32,
+    /// Fraction: GB/s of the collective's total data at infinite size, as counted by the checker.
+    #[prost(string, tag = "2")]
+    pub algbw_gbps: ::prost::alloc::string::String,
+    /// Rings, or the largest number of trees with one root.
+    #[prost(uint32, tag = "3")]
+    pub channels: u32,
+    /// Longest chain of hops.
+    #[prost(uint32, tag = "4")]
+    pub height: u32,
+    /// Whether it equals the proved bound.
+    #[prost(bool, tag = "5")]
+    pub optimal: bool,
+    /// What can run it.
+    #[prost(enumeration = "Executor", repeated, tag = "6")]
+    pub executors: ::prost::alloc::vec::Vec<i32>,
+    /// Why it is not the best, or what was given up; empty where nothing is to be said.
+    #[prost(string, tag = "7")]
+    pub note: ::prost::alloc::string::String,
+}
+/// The choice for operations up to a size.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SizeChoice {
+    /// Largest size in bytes this row is for; absent in the last row, which has no end.
+    #[prost(uint64, optional, tag = "1")]
+    pub max_bytes: ::core::option::Option<u64>,
+    /// Algorithm.
+    #[prost(enumeration = "Algorithm", tag = "2")]
+    pub algorithm: i32,
+    /// Protocol.
+    #[prost(enumeration = "Protocol", tag = "3")]
+    pub protocol: i32,
+    /// Channels used.
+    #[prost(uint32, tag = "4")]
+    pub channels: u32,
+    /// Predicted time at `max_bytes` in picoseconds.
+    #[prost(uint64, optional, tag = "5")]
+    pub predicted_ps: ::core::option::Option<u64>,
+}
+/// Shape of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Pattern {
+    /// Not told.
+    Unspecified = 0,
+    /// A directed cycle over all ranks.
+    Ring = 1,
+    /// A tree that spans all ranks.
+    Tree = 2,
+    /// Independent sends between pairs.
+    Pairs = 3,
+    /// One round of an algorithm that goes in rounds; every hop carries the channel's share of the total data.
+    Rounds = 4,
+}
+impl Pattern {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PATTERN_UNSPECIFIED",
+            Self::Ring => "PATTERN_RING",
+            Self::Tree => "PATTERN_TREE",
+            Self::Pairs => "PATTERN_PAIRS",
+            Self::Rounds => "PATTERN_ROUNDS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PATTERN_UNSPECIFIED" => Some(Self::Unspecified),
+            "PATTERN_RING" => Some(Self::Ring),
+            "PATTERN_TREE" => Some(Self::Tree),
+            "PATTERN_PAIRS" => Some(Self::Pairs),
+            "PATTERN_ROUNDS" => Some(Self::Rounds),
+            _ => None,
+        }
+    }
+}
+/// Family of schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Algorithm {
+    /// Not told.
+    Unspecified = 0,
+    /// Directed cycles over all ranks.
+    Ring = 1,
+    /// Double binary tree.
+    Tree = 2,
+    /// Weighted spanning trees packed into the links.
+    Forest = 3,
+    /// Every rank to every rank: exchanges in one step, a reduction by shards in one, an all-reduce by shards in two.
+    Direct = 4,
+    /// Reduction and multicast in NVSwitches.
+    Nvls = 5,
+    /// Reduction in network switches.
+    CollNet = 6,
+    /// Parallel aggregated trees.
+    Pat = 7,
+    /// One algorithm inside hosts, another between them.
+    Hierarchical = 8,
+    /// All of the data from every rank to every rank.
+    OneShot = 9,
+    /// All of the data to the rank whose number differs in one bit, bit by bit.
+    RecursiveDoubling = 10,
+    /// Half of what is left to the rank whose number differs in one bit, and back.
+    HalvingDoubling = 11,
+    /// Blocks to ranks 1, 2, 4, .. away in turn.
+    Bruck = 12,
+}
+impl Algorithm {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ALGORITHM_UNSPECIFIED",
+            Self::Ring => "ALGORITHM_RING",
+            Self::Tree => "ALGORITHM_TREE",
+            Self::Forest => "ALGORITHM_FOREST",
+            Self::Direct => "ALGORITHM_DIRECT",
+            Self::Nvls => "ALGORITHM_NVLS",
+            Self::CollNet => "ALGORITHM_COLL_NET",
+            Self::Pat => "ALGORITHM_PAT",
+            Self::Hierarchical => "ALGORITHM_HIERARCHICAL",
+            Self::OneShot => "ALGORITHM_ONE_SHOT",
+            Self::RecursiveDoubling => "ALGORITHM_RECURSIVE_DOUBLING",
+            Self::HalvingDoubling => "ALGORITHM_HALVING_DOUBLING",
+            Self::Bruck => "ALGORITHM_BRUCK",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ALGORITHM_UNSPECIFIED" => Some(Self::Unspecified),
+            "ALGORITHM_RING" => Some(Self::Ring),
+            "ALGORITHM_TREE" => Some(Self::Tree),
+            "ALGORITHM_FOREST" => Some(Self::Forest),
+            "ALGORITHM_DIRECT" => Some(Self::Direct),
+            "ALGORITHM_NVLS" => Some(Self::Nvls),
+            "ALGORITHM_COLL_NET" => Some(Self::CollNet),
+            "ALGORITHM_PAT" => Some(Self::Pat),
+            "ALGORITHM_HIERARCHICAL" => Some(Self::Hierarchical),
+            "ALGORITHM_ONE_SHOT" => Some(Self::OneShot),
+            "ALGORITHM_RECURSIVE_DOUBLING" => Some(Self::RecursiveDoubling),
+            "ALGORITHM_HALVING_DOUBLING" => Some(Self::HalvingDoubling),
+            "ALGORITHM_BRUCK" => Some(Self::Bruck),
+            _ => None,
+        }
+    }
+}
+/// How data and readiness travel on a connection; NCCL's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Protocol {
+    /// Not told.
+    Unspecified = 0,
+    /// Data, then a flag.
+    Simple = 1,
+    /// Flag in every 8 bytes.
+    Ll = 2,
+    /// Flag in every 128 bytes.
+    Ll128 = 3,
+}
+impl Protocol {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PROTOCOL_UNSPECIFIED",
+            Self::Simple => "PROTOCOL_SIMPLE",
+            Self::Ll => "PROTOCOL_LL",
+            Self::Ll128 => "PROTOCOL_LL128",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PROTOCOL_UNSPECIFIED" => Some(Self::Unspecified),
+            "PROTOCOL_SIMPLE" => Some(Self::Simple),
+            "PROTOCOL_LL" => Some(Self::Ll),
+            "PROTOCOL_LL128" => Some(Self::Ll128),
+            _ => None,
+        }
+    }
+}
+/// What can run an algorithm of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Executor {
+    /// Not told.
+    Unspecified = 0,
+    /// The transport on host memory.
+    Host = 1,
+    /// The transport on device memory.
+    Cuda = 2,
+    /// Stock NCCL through an exported graph file.
+    NcclGraph = 3,
+    /// MSCCL through an exported schedule.
+    Msccl = 4,
+}
+impl Executor {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "EXECUTOR_UNSPECIFIED",
+            Self::Host => "EXECUTOR_HOST",
+            Self::Cuda => "EXECUTOR_CUDA",
+            Self::NcclGraph => "EXECUTOR_NCCL_GRAPH",
+            Self::Msccl => "EXECUTOR_MSCCL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "EXECUTOR_UNSPECIFIED" => Some(Self::Unspecified),
+            "EXECUTOR_HOST" => Some(Self::Host),
+            "EXECUTOR_CUDA" => Some(Self::Cuda),
+            "EXECUTOR_NCCL_GRAPH" => Some(Self::NcclGraph),
+            "EXECUTOR_MSCCL" => Some(Self::Msccl),
+            _ => None,
+        }
+    }
+}
+/// Asks for a plan.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetPlanRequest {
+    /// GPUs in rank order, each once; empty is all of them by index.
+    #[prost(message, repeated, tag = "1")]
+    pub gpus: ::prost::alloc::vec::Vec<GpuSelector>,
+    /// What to plan for, in any order; empty is every collective the planner knows.
+    #[prost(enumeration = "Collective", repeated, tag = "2")]
+    pub collectives: ::prost::alloc::vec::Vec<i32>,
+    /// Expected size of an operation in bytes.
+    #[prost(uint64, optional, tag = "3")]
+    pub size_bytes: ::core::option::Option<u64>,
+    /// Which links count; unspecified is automatic.
+    #[prost(enumeration = "LinkPolicy", tag = "4")]
+    pub links: i32,
+    /// Refuse where the present topology is of another generation.
+    #[prost(uint64, optional, tag = "5")]
+    pub expected_generation: ::core::option::Option<u64>,
+    /// Who asks. All ranks of a job get plans of one generation: where another rank of it has an earlier one, the request is refused.
+    #[prost(message, optional, tag = "6")]
+    pub member: ::core::option::Option<JobMember>,
+}
+/// One rank of a job.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobMember {
+    /// The job's own name for this start of it, at most 128 bytes: a launcher's job id with the number of the attempt. Another start is
+    /// another job.
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// The rank.
+    #[prost(uint32, tag = "2")]
+    pub rank: u32,
+    /// How many ranks of the job run on this daemon's host, where known; 0 is unknown.
+    #[prost(uint32, tag = "3")]
+    pub ranks_here: u32,
+}
+/// Names one GPU.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuSelector {
+    /// By which name.
+    #[prost(oneof = "gpu_selector::Selector", tags = "1, 2, 3")]
+    pub selector: ::core::option::Option<gpu_selector::Selector>,
+}
+/// Nested message and enum types in `GpuSelector`.
+pub mod gpu_selector {
+    /// By which name.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Selector {
+        /// NVML index, or place in a link graph; with several hosts the GPU of that index on each.
+        #[prost(uint32, tag = "1")]
+        Index(u32),
+        /// UUID, exactly. Only with one host.
+        #[prost(string, tag = "2")]
+        Uuid(::prost::alloc::string::String),
+        /// PCI address in any spelling. Only with one host.
+        #[prost(string, tag = "3")]
+        BusId(::prost::alloc::string::String),
+    }
+}
+/// A plan.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetPlanResponse {
+    /// Bound to the generation it names.
+    #[prost(message, optional, tag = "1")]
+    pub plan: ::core::option::Option<Plan>,
+}
+/// Asks why a plan is as it is.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainPlanRequest {
+    /// The request that the plan answers.
+    #[prost(message, optional, tag = "1")]
+    pub plan: ::core::option::Option<GetPlanRequest>,
+}
+/// Why a plan is as it is.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainPlanResponse {
+    /// Generation of the topology.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// By collective.
+    #[prost(message, repeated, tag = "2")]
+    pub collectives: ::prost::alloc::vec::Vec<ChannelsExplained>,
+    /// What one change of the machine would bring, the most first.
+    #[prost(message, repeated, tag = "3")]
+    pub gains: ::prost::alloc::vec::Vec<Gain>,
+    /// Changes that were tried.
+    #[prost(uint32, tag = "4")]
+    pub tried: u32,
+    /// Changes that were not, for there are too many.
+    #[prost(uint32, tag = "5")]
+    pub left_out: u32,
+}
+/// The channels of one collective, explained.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelsExplained {
+    /// Which.
+    #[prost(enumeration = "Collective", tag = "1")]
+    pub collective: i32,
+    /// Shape of its channels.
+    #[prost(enumeration = "Pattern", tag = "2")]
+    pub pattern: i32,
+    /// Fraction: GB/s that is reached.
+    #[prost(string, tag = "3")]
+    pub algbw_gbps: ::prost::alloc::string::String,
+    /// Fraction: GB/s without the slowest ring, or the slowest tree of each root; absent where there is one.
+    #[prost(string, optional, tag = "4")]
+    pub algbw_gbps_with_one_less: ::core::option::Option<::prost::alloc::string::String>,
+    /// Directed links that decide the bandwidth.
+    #[prost(message, repeated, tag = "5")]
+    pub full_links: ::prost::alloc::vec::Vec<DirectedLink>,
+    /// Directed links that carry something.
+    #[prost(uint32, tag = "6")]
+    pub used_links: u32,
+}
+/// A link by its ends.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DirectedLink {
+    /// Sender's name.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    /// Receiver's name.
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
+}
+/// What a change of the machine would bring.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Gain {
+    /// The changes, each in the words that plans take in `what_if`.
+    #[prost(string, repeated, tag = "1")]
+    pub changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How many others bring the same.
+    #[prost(uint32, tag = "2")]
+    pub alike: u32,
+    /// By collective.
+    #[prost(message, repeated, tag = "3")]
+    pub collectives: ::prost::alloc::vec::Vec<GainOfCollective>,
+}
+/// What a change would bring to one collective; fractions, GB/s.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GainOfCollective {
+    /// Which.
+    #[prost(enumeration = "Collective", tag = "1")]
+    pub collective: i32,
+    /// Proved bound as it is.
+    #[prost(string, tag = "2")]
+    pub bound_before_gbps: ::prost::alloc::string::String,
+    /// Proved bound with the change.
+    #[prost(string, tag = "3")]
+    pub bound_after_gbps: ::prost::alloc::string::String,
+    /// What plans reach as it is; absent where that was not computed.
+    #[prost(string, optional, tag = "4")]
+    pub best_before_gbps: ::core::option::Option<::prost::alloc::string::String>,
+    /// What plans reach with the change.
+    #[prost(string, optional, tag = "5")]
+    pub best_after_gbps: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Asks which GPUs to give to a job.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SelectGpusRequest {
+    /// How many.
+    #[prost(uint32, tag = "1")]
+    pub count: u32,
+    /// GPUs to choose from; empty is all.
+    #[prost(message, repeated, tag = "2")]
+    pub free: ::prost::alloc::vec::Vec<GpuSelector>,
+    /// Which links count; unspecified is automatic.
+    #[prost(enumeration = "LinkPolicy", tag = "3")]
+    pub links: i32,
+}
+/// GPUs for a job.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SelectGpusResponse {
+    /// Generation of the topology.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// The best set.
+    #[prost(message, optional, tag = "2")]
+    pub best: ::core::option::Option<GpuChoice>,
+    /// Others that nearly are.
+    #[prost(message, repeated, tag = "3")]
+    pub alternatives: ::prost::alloc::vec::Vec<GpuChoice>,
+    /// Free GPUs that stay.
+    #[prost(uint32, repeated, tag = "4")]
+    pub left: ::prost::alloc::vec::Vec<u32>,
+    /// Sets there are.
+    #[prost(uint64, tag = "5")]
+    pub sets: u64,
+    /// Whether all of them were compared.
+    #[prost(bool, tag = "6")]
+    pub exhaustive: bool,
+}
+/// A set of GPUs.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GpuChoice {
+    /// By index.
+    #[prost(message, repeated, tag = "1")]
+    pub gpus: ::prost::alloc::vec::Vec<SelectedGpu>,
+    /// Fraction: GB/s that an all-reduce among them can reach at most; absent for one GPU, and where they cannot reach each other.
+    #[prost(string, optional, tag = "2")]
+    pub all_reduce_gbps: ::core::option::Option<::prost::alloc::string::String>,
+    /// kB/s between every two of the free GPUs that stay, added up.
+    #[prost(uint64, tag = "3")]
+    pub left_kbytes_per_second: u64,
+    /// NICs near them.
+    #[prost(string, repeated, tag = "4")]
+    pub nics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// kB/s of those together.
+    #[prost(uint64, tag = "5")]
+    pub nics_kbytes_per_second: u64,
+    /// NUMA nodes they are below.
+    #[prost(string, repeated, tag = "6")]
+    pub numa_nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A GPU by all its names.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SelectedGpu {
+    /// NVML index.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// UUID.
+    #[prost(string, optional, tag = "2")]
+    pub uuid: ::core::option::Option<::prost::alloc::string::String>,
+    /// PCI address.
+    #[prost(string, optional, tag = "3")]
+    pub bus_id: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Asks for a file.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExportPlanRequest {
+    /// The request that the plan answers.
+    #[prost(message, optional, tag = "1")]
+    pub plan: ::core::option::Option<GetPlanRequest>,
+    /// Which format.
+    #[prost(enumeration = "PlanFormat", tag = "2")]
+    pub format: i32,
+}
+/// A file.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportPlanResponse {
+    /// Generation of the topology.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// The file.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// What whoever uses it should know.
+    #[prost(string, repeated, tag = "3")]
+    pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Asks about a job.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetJobRequest {
+    /// Its name, as its ranks gave it.
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+}
+/// What the daemon knows of a job.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetJobResponse {
+    /// The present generation.
+    #[prost(uint64, tag = "1")]
+    pub present_generation: u64,
+    /// Ranks that asked, by rank.
+    #[prost(message, repeated, tag = "2")]
+    pub ranks: ::prost::alloc::vec::Vec<JobRank>,
+    /// How many ranks there should be here; 0 is unknown.
+    #[prost(uint32, tag = "3")]
+    pub ranks_here: u32,
+}
+/// A rank that asked for plans.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobRank {
+    /// Which.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Generation of the plan it got last.
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// Milliseconds since then.
+    #[prost(uint64, tag = "3")]
+    pub age_ms: u64,
+}
+/// A file format for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PlanFormat {
+    /// Not told.
+    Unspecified = 0,
+    /// What `topoctl plan -o json` prints.
+    Json = 1,
+    /// NCCL_GRAPH_FILE with the plan's rings: for communicators that span exactly these GPUs.
+    NcclGraph = 2,
+}
+impl PlanFormat {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PLAN_FORMAT_UNSPECIFIED",
+            Self::Json => "PLAN_FORMAT_JSON",
+            Self::NcclGraph => "PLAN_FORMAT_NCCL_GRAPH",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PLAN_FORMAT_UNSPECIFIED" => Some(Self::Unspecified),
+            "PLAN_FORMAT_JSON" => Some(Self::Json),
+            "PLAN_FORMAT_NCCL_GRAPH" => Some(Self::NcclGraph),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod plan_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Serves plans. Every plan has passed the independent checker.
+    ///
+    /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
+    /// TOPOLOGY_NOT_READY and SHUTTING_DOWN (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation`
+    /// is the present one), INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION where
+    /// none can exist, UNIMPLEMENTED for a collective that is not planned), OVERLOADED (RESOURCE_EXHAUSTED), PLAN_REJECTED
+    /// (INTERNAL, the checker refused what the planner made), INTERNAL (INTERNAL), MIXED_GENERATIONS (FAILED_PRECONDITION, metadata
+    /// `generation` is the present one and `others` the one that other ranks of the job have), UNKNOWN_JOB (NOT_FOUND),
+    /// NOT_EXPORTABLE (FAILED_PRECONDITION), RATE_LIMITED (RESOURCE_EXHAUSTED).
+    #[derive(Debug, Clone)]
+    pub struct PlanServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl PlanServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> PlanServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> PlanServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            PlanServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before.
+        pub async fn get_plan(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetPlanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetPlanResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.PlanService/GetPlan",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.PlanService", "GetPlan"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Why a plan has the channels it has, and what one more link or NIC would bring.
+        pub async fn explain_plan(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainPlanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainPlanResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.PlanService/ExplainPlan",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.PlanService", "ExplainPlan"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The best GPUs of those that are free, leaving the rest as whole as can be.
+        pub async fn select_gpus(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SelectGpusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SelectGpusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.PlanService/SelectGpus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.PlanService", "SelectGpus"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// A plan in a file format of other software.
+        pub async fn export_plan(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportPlanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExportPlanResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.PlanService/ExportPlan",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.PlanService", "ExportPlan"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which ranks of a job asked for plans, and which generation each got: for jobs that hang when they start.
+        pub async fn get_job(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetJobRequest>,
+        ) -> std::result::Result<tonic::Response<super::GetJobResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.PlanService/GetJob",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.PlanService", "GetJob"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod plan_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with PlanServiceServer.
+    #[async_trait]
+    pub trait PlanService: std::marker::Send + std::marker::Sync + 'static {
+        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before.
+        async fn get_plan(
+            &self,
+            request: tonic::Request<super::GetPlanRequest>,
+        ) -> std::result::Result<tonic::Response<super::GetPlanResponse>, tonic::Status>;
+        /// Why a plan has the channels it has, and what one more link or NIC would bring.
+        async fn explain_plan(
+            &self,
+            request: tonic::Request<super::ExplainPlanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainPlanResponse>,
+            tonic::Status,
+        >;
+        /// The best GPUs of those that are free, leaving the rest as whole as can be.
+        async fn select_gpus(
+            &self,
+            request: tonic::Request<super::SelectGpusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SelectGpusResponse>,
+            tonic::Status,
+        >;
+        /// A plan in a file format of other software.
+        async fn export_plan(
+            &self,
+            request: tonic::Request<super::ExportPlanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExportPlanResponse>,
+            tonic::Status,
+        >;
+        /// Which ranks of a job asked for plans, and which generation each got: for jobs that hang when they start.
+        async fn get_job(
+            &self,
+            request: tonic::Request<super::GetJobRequest>,
+        ) -> std::result::Result<tonic::Response<super::GetJobResponse>, tonic::Status>;
+    }
+    /// Serves plans. Every plan has passed the independent checker.
+    ///
+    /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
+    /// TOPOLOGY_NOT_READY and SHUTTING_DOWN (UNAVAILABLE), GENERATION_MISMATCH (FAILED_PRECONDITION, metadata `generation`
+    /// is the present one), INVALID_REQUEST (INVALID_ARGUMENT), UNKNOWN_GPU (NOT_FOUND), NO_PLAN (FAILED_PRECONDITION where
+    /// none can exist, UNIMPLEMENTED for a collective that is not planned), OVERLOADED (RESOURCE_EXHAUSTED), PLAN_REJECTED
+    /// (INTERNAL, the checker refused what the planner made), INTERNAL (INTERNAL), MIXED_GENERATIONS (FAILED_PRECONDITION, metadata
+    /// `generation` is the present one and `others` the one that other ranks of the job have), UNKNOWN_JOB (NOT_FOUND),
+    /// NOT_EXPORTABLE (FAILED_PRECONDITION), RATE_LIMITED (RESOURCE_EXHAUSTED).
+    #[derive(Debug)]
+    pub struct PlanServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> PlanServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for PlanServiceServer<T>
+    where
+        T: PlanService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/topod.v1.PlanService/GetPlan" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetPlanSvc<T: PlanService>(pub Arc<T>);
+                    impl<
+                        T: PlanService,
+                    > tonic::server::UnaryService<super::GetPlanRequest>
+                    for GetPlanSvc<T> {
+                        type Response = super::GetPlanResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetPlanRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PlanService>::get_plan(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetPlanSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.PlanService/ExplainPlan" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainPlanSvc<T: PlanService>(pub Arc<T>);
+                    impl<
+                        T: PlanService,
+                    > tonic::server::UnaryService<super::ExplainPlanRequest>
+                    for ExplainPlanSvc<T> {
+                        type Response = super::ExplainPlanResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainPlanRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PlanService>::explain_plan(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainPlanSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.PlanService/SelectGpus" => {
+                    #[allow(non_camel_case_types)]
+                    struct SelectGpusSvc<T: PlanService>(pub Arc<T>);
+                    impl<
+                        T: PlanService,
+                    > tonic::server::UnaryService<super::SelectGpusRequest>
+                    for SelectGpusSvc<T> {
+                        type Response = super::SelectGpusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SelectGpusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PlanService>::select_gpus(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SelectGpusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.PlanService/ExportPlan" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportPlanSvc<T: PlanService>(pub Arc<T>);
+                    impl<
+                        T: PlanService,
+                    > tonic::server::UnaryService<super::ExportPlanRequest>
+                    for ExportPlanSvc<T> {
+                        type Response = super::ExportPlanResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportPlanRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PlanService>::export_plan(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportPlanSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.PlanService/GetJob" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetJobSvc<T: PlanService>(pub Arc<T>);
+                    impl<
+                        T: PlanService,
+                    > tonic::server::UnaryService<super::GetJobRequest>
+                    for GetJobSvc<T> {
+                        type Response = super::GetJobResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetJobRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PlanService>::get_job(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for PlanServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "topod.v1.PlanService";
+    impl<T> tonic::server::NamedService for PlanServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Results of operations.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReportOperationsRequest {
+    /// Each once, by one of its ranks.
+    #[prost(message, repeated, tag = "1")]
+    pub operations: ::prost::alloc::vec::Vec<OperationReport>,
+}
+/// One operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OperationReport {
+    /// What it was.
+    #[prost(enumeration = "Collective", tag = "1")]
+    pub collective: i32,
+    /// How it ended.
+    #[prost(enumeration = "OperationOutcome", tag = "2")]
+    pub outcome: i32,
+    /// The collective's total data in bytes.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// From its first rank's start to its end, in nanoseconds.
+    #[prost(uint64, tag = "4")]
+    pub duration_ns: u64,
+    /// What the plan predicts for this size, in nanoseconds; absent without a plan.
+    #[prost(uint64, optional, tag = "5")]
+    pub predicted_ns: ::core::option::Option<u64>,
+}
+/// The results are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportOperationsResponse {}
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum OperationOutcome {
+    /// Not told.
+    Unspecified = 0,
+    /// Every rank has its result.
+    Ok = 1,
+    /// Given up after its limit of time.
+    Timeout = 2,
+    /// Ended by an error.
+    Failed = 3,
+}
+impl OperationOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "OPERATION_OUTCOME_UNSPECIFIED",
+            Self::Ok => "OPERATION_OUTCOME_OK",
+            Self::Timeout => "OPERATION_OUTCOME_TIMEOUT",
+            Self::Failed => "OPERATION_OUTCOME_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OPERATION_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "OPERATION_OUTCOME_OK" => Some(Self::Ok),
+            "OPERATION_OUTCOME_TIMEOUT" => Some(Self::Timeout),
+            "OPERATION_OUTCOME_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod report_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Takes results of operations, for the metrics by which operators see slow, lost and failed ones. Nothing depends on it: a job that
+    /// reports nothing runs as well.
+    ///
+    /// Errors carry a google.rpc.ErrorInfo of the domain `topod`: INVALID_REQUEST (INVALID_ARGUMENT), RATE_LIMITED (RESOURCE_EXHAUSTED).
+    #[derive(Debug, Clone)]
+    pub struct ReportServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl ReportServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> ReportServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> ReportServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            ReportServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Results of up to 1,024 operations, in any order. All are taken or none.
+        pub async fn report_operations(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReportOperationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportOperationsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.ReportService/ReportOperations",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.ReportService", "ReportOperations"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod report_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with ReportServiceServer.
+    #[async_trait]
+    pub trait ReportService: std::marker::Send + std::marker::Sync + 'static {
+        /// Results of up to 1,024 operations, in any order. All are taken or none.
+        async fn report_operations(
+            &self,
+            request: tonic::Request<super::ReportOperationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportOperationsResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Takes results of operations, for the metrics by which operators see slow, lost and failed ones. Nothing depends on it: a job that
+    /// reports nothing runs as well.
+    ///
+    /// Errors carry a google.rpc.ErrorInfo of the domain `topod`: INVALID_REQUEST (INVALID_ARGUMENT), RATE_LIMITED (RESOURCE_EXHAUSTED).
+    #[derive(Debug)]
+    pub struct ReportServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> ReportServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for ReportServiceServer<T>
+    where
+        T: ReportService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/topod.v1.ReportService/ReportOperations" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReportOperationsSvc<T: ReportService>(pub Arc<T>);
+                    impl<
+                        T: ReportService,
+                    > tonic::server::UnaryService<super::ReportOperationsRequest>
+                    for ReportOperationsSvc<T> {
+                        type Response = super::ReportOperationsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReportOperationsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReportService>::report_operations(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReportOperationsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for ReportServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "topod.v1.ReportService";
+    impl<T> tonic::server::NamedService for ReportServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
 /// Asks what the daemon is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetBuildInfoRequest {}
@@ -2350,6 +3862,25 @@ pub struct GetStatusResponse {
     /// Why the latest reading of the machine gave no topology; absent where it gave one. The one before stays published.
     #[prost(string, optional, tag = "4")]
     pub last_error: ::core::option::Option<::prost::alloc::string::String>,
+    /// Readings of the machine since start, good and failed.
+    #[prost(uint64, tag = "5")]
+    pub readings: u64,
+    /// Those of them that gave no topology.
+    #[prost(uint64, tag = "6")]
+    pub failed_readings: u64,
+    /// Time since the latest reading that gave a topology in milliseconds, by a clock that never jumps; absent before the first.
+    #[prost(uint64, optional, tag = "7")]
+    pub last_success_age_ms: ::core::option::Option<u64>,
+    /// The verdict of the latest reading; unspecified before the first.
+    #[prost(enumeration = "HealthStatus", tag = "8")]
+    pub health: i32,
+    /// Watches open.
+    #[prost(uint32, tag = "9")]
+    pub watchers: u32,
+    /// What of the daemon's own business does not work at the moment, in words: its state cannot be written, certificates cannot be
+    /// read. It serves all the same.
+    #[prost(string, repeated, tag = "10")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A published topology in numbers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2781,12 +4312,15 @@ pub struct WatchTopologyRequest {
     /// resumed stream can not mistake the generation of another run for its own.
     #[prost(string, optional, tag = "2")]
     pub resume_fingerprint: ::core::option::Option<::prost::alloc::string::String>,
+    /// Whether the client knows how to take `changes` and `resync`.
+    #[prost(bool, tag = "3")]
+    pub changes: bool,
 }
 /// One message of a watch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchTopologyResponse {
     /// What happened.
-    #[prost(oneof = "watch_topology_response::Event", tags = "1, 2")]
+    #[prost(oneof = "watch_topology_response::Event", tags = "1, 2, 3, 4")]
     pub event: ::core::option::Option<watch_topology_response::Event>,
 }
 /// Nested message and enum types in `WatchTopologyResponse`.
@@ -2800,7 +4334,66 @@ pub mod watch_topology_response {
         /// Nothing for a while: the stream lives.
         #[prost(message, tag = "2")]
         Heartbeat(super::Heartbeat),
+        /// What leads from the topology the client has to the next. Only where asked for.
+        #[prost(message, tag = "3")]
+        Changes(super::TopologyChanges),
+        /// Changes do not reach from what the client has to what there is: the next message is a whole topology. Only where changes
+        /// were asked for.
+        #[prost(message, tag = "4")]
+        Resync(super::Resync),
     }
+}
+/// Says that what the client has is of no more use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Resync {
+    /// The present generation.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+}
+/// What leads from one generation to the next: applied to the one, it gives exactly the other.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TopologyChanges {
+    /// Generation to apply it to.
+    #[prost(uint64, tag = "1")]
+    pub base_generation: u64,
+    /// Fingerprint of that.
+    #[prost(string, tag = "2")]
+    pub base_fingerprint: ::prost::alloc::string::String,
+    /// Generation it gives.
+    #[prost(uint64, tag = "3")]
+    pub generation: u64,
+    /// Fingerprint of that.
+    #[prost(string, tag = "4")]
+    pub fingerprint: ::prost::alloc::string::String,
+    /// By host; hosts that stay as they are are left out.
+    #[prost(message, repeated, tag = "5")]
+    pub hosts: ::prost::alloc::vec::Vec<SnapshotChanges>,
+}
+/// What becomes of the facts of one host, in this order: what is replaced, what is removed, what is set.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SnapshotChanges {
+    /// The host, counted from 0.
+    #[prost(uint32, tag = "1")]
+    pub host: u32,
+    /// Fields of Snapshot, by name, whose value becomes the one in `set`, absent or empty where it is absent or empty there.
+    #[prost(string, repeated, tag = "2")]
+    pub replaced: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// NUMA nodes that are gone, by id.
+    #[prost(uint32, repeated, tag = "3")]
+    pub removed_numa_nodes: ::prost::alloc::vec::Vec<u32>,
+    /// PCI functions that are gone, by address.
+    #[prost(string, repeated, tag = "4")]
+    pub removed_pci_devices: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// GPUs that are gone, by index.
+    #[prost(uint32, repeated, tag = "5")]
+    pub removed_gpus: ::prost::alloc::vec::Vec<u32>,
+    /// NICs that are gone, by name.
+    #[prost(string, repeated, tag = "6")]
+    pub removed_nics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Elements of `numa_nodes`, `pci_devices`, `gpus` and `nics` in it, unless replaced as a whole, take the place of those with
+    /// the same id, address, index or name, or come last where there is none.
+    #[prost(message, optional, tag = "7")]
+    pub set: ::core::option::Option<Snapshot>,
 }
 /// Says that the daemon lives and what it publishes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2829,6 +4422,137 @@ pub struct Topology {
     #[prost(message, repeated, tag = "4")]
     pub hosts: ::prost::alloc::vec::Vec<Snapshot>,
 }
+/// Names two devices.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainPathRequest {
+    /// A device: `GPU0`, `NIC1`, an RDMA device's name, or a PCI address; with several hosts `HOST:NAME`.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    /// The other device.
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
+}
+/// A path.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainPathResponse {
+    /// Generation of the topology it is in.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// Name of the first device.
+    #[prost(string, tag = "2")]
+    pub from: ::prost::alloc::string::String,
+    /// Name of the last device.
+    #[prost(string, tag = "3")]
+    pub to: ::prost::alloc::string::String,
+    /// Its class.
+    #[prost(enumeration = "PathType", tag = "4")]
+    pub class: i32,
+    /// Bonded NVLinks, where the class is NVL.
+    #[prost(uint32, tag = "5")]
+    pub links: u32,
+    /// What the class means, in words.
+    #[prost(string, tag = "6")]
+    pub meaning: ::prost::alloc::string::String,
+    /// Rate of its narrowest hop in kB/s.
+    #[prost(uint64, tag = "7")]
+    pub rate_kbytes_per_second: u64,
+    /// In order.
+    #[prost(message, repeated, tag = "8")]
+    pub hops: ::prost::alloc::vec::Vec<PathHop>,
+    /// Place of the narrowest hop in `hops`; of equal ones the first.
+    #[prost(uint32, optional, tag = "9")]
+    pub limiting_hop: ::core::option::Option<u32>,
+    /// Where the ways up from both devices meet, on a path of PCIe alone.
+    #[prost(string, optional, tag = "10")]
+    pub common_ancestor: ::core::option::Option<::prost::alloc::string::String>,
+    /// Why it is no better, in words.
+    #[prost(string, repeated, tag = "11")]
+    pub why_not_better: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Defaults taken where the facts did not tell, of the whole topology.
+    #[prost(string, repeated, tag = "12")]
+    pub assumptions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// One hop of a path.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathHop {
+    /// Name of the vertex it leaves.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    /// Name of the vertex it enters.
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
+    /// Kind of link, in words: `PCIe`, `NVLink`.
+    #[prost(string, tag = "3")]
+    pub kind: ::prost::alloc::string::String,
+    /// Parallel links.
+    #[prost(uint32, tag = "4")]
+    pub links: u32,
+    /// kB/s, all of them together.
+    #[prost(uint64, tag = "5")]
+    pub rate_kbytes_per_second: u64,
+    /// PCI address of the function whose link it is.
+    #[prost(string, optional, tag = "6")]
+    pub bus_id: ::core::option::Option<::prost::alloc::string::String>,
+    /// PCIe: as trained.
+    #[prost(message, optional, tag = "7")]
+    pub trained: ::core::option::Option<PcieLink>,
+    /// PCIe: what both ends can do.
+    #[prost(message, optional, tag = "8")]
+    pub capable: ::core::option::Option<PcieLink>,
+}
+/// Asks for a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportTopologyRequest {
+    /// Which.
+    #[prost(enumeration = "TopologyFormat", tag = "1")]
+    pub format: i32,
+}
+/// A file.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportTopologyResponse {
+    /// Generation of the topology it is of.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// The file.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// What whoever uses it should know.
+    #[prost(string, repeated, tag = "3")]
+    pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A file format for a topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum TopologyFormat {
+    /// Not told.
+    Unspecified = 0,
+    /// topod's own snapshot, JSON.
+    Snapshot = 1,
+    /// NCCL_TOPO_FILE, in the dialect and size its parser takes.
+    NcclTopo = 2,
+}
+impl TopologyFormat {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "TOPOLOGY_FORMAT_UNSPECIFIED",
+            Self::Snapshot => "TOPOLOGY_FORMAT_SNAPSHOT",
+            Self::NcclTopo => "TOPOLOGY_FORMAT_NCCL_TOPO",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TOPOLOGY_FORMAT_UNSPECIFIED" => Some(Self::Unspecified),
+            "TOPOLOGY_FORMAT_SNAPSHOT" => Some(Self::Snapshot),
+            "TOPOLOGY_FORMAT_NCCL_TOPO" => Some(Self::NcclTopo),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 pub mod topology_service_client {
     #![allow(
@@ -2843,7 +4567,10 @@ pub mod topology_service_client {
     /// Serves the topology of this machine.
     ///
     /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
-    /// TOPOLOGY_NOT_READY (UNAVAILABLE) before the first topology, SHUTTING_DOWN (UNAVAILABLE) when the daemon drains.
+    /// TOPOLOGY_NOT_READY (UNAVAILABLE) before the first topology, SHUTTING_DOWN (UNAVAILABLE) when the daemon drains,
+    /// UNKNOWN_DEVICE (NOT_FOUND) for a name that no device has, NOT_EXPORTABLE (FAILED_PRECONDITION) where a topology does not
+    /// fit into the format asked for, INVALID_REQUEST (INVALID_ARGUMENT), RATE_LIMITED (RESOURCE_EXHAUSTED) for a connection with
+    /// more calls a second than it may have.
     #[derive(Debug, Clone)]
     pub struct TopologyServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2949,8 +4676,11 @@ pub mod topology_service_client {
                 .insert(GrpcMethod::new("topod.v1.TopologyService", "GetTopology"));
             self.inner.unary(req, path, codec).await
         }
-        /// The topology as it is now and after every change, each time as a whole. A watcher that reads slower than
-        /// topologies change misses generations, never the latest. Waits for the first topology where there is none yet.
+        /// The topology as it is now and what becomes of it. A watcher that reads slower than topologies change misses
+        /// generations, never the latest. Waits for the first topology where there is none yet.
+        ///
+        /// The first topology comes whole. Later ones come whole too, unless the request asks for `changes`: then what leads from the
+        /// one before to the next, in order, and where that is not at hand a `resync` followed by a whole topology.
         pub async fn watch_topology(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchTopologyRequest>,
@@ -2974,6 +4704,56 @@ pub mod topology_service_client {
             req.extensions_mut()
                 .insert(GrpcMethod::new("topod.v1.TopologyService", "WatchTopology"));
             self.inner.server_streaming(req, path, codec).await
+        }
+        /// The path between two devices hop by hop, what limits it, and why it is no better.
+        pub async fn explain_path(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainPathRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainPathResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.TopologyService/ExplainPath",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.TopologyService", "ExplainPath"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The topology in a file format of other software.
+        pub async fn export_topology(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportTopologyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExportTopologyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.TopologyService/ExportTopology",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.TopologyService", "ExportTopology"));
+            self.inner.unary(req, path, codec).await
         }
     }
 }
@@ -3004,8 +4784,11 @@ pub mod topology_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// The topology as it is now and after every change, each time as a whole. A watcher that reads slower than
-        /// topologies change misses generations, never the latest. Waits for the first topology where there is none yet.
+        /// The topology as it is now and what becomes of it. A watcher that reads slower than topologies change misses
+        /// generations, never the latest. Waits for the first topology where there is none yet.
+        ///
+        /// The first topology comes whole. Later ones come whole too, unless the request asks for `changes`: then what leads from the
+        /// one before to the next, in order, and where that is not at hand a `resync` followed by a whole topology.
         async fn watch_topology(
             &self,
             request: tonic::Request<super::WatchTopologyRequest>,
@@ -3013,11 +4796,30 @@ pub mod topology_service_server {
             tonic::Response<Self::WatchTopologyStream>,
             tonic::Status,
         >;
+        /// The path between two devices hop by hop, what limits it, and why it is no better.
+        async fn explain_path(
+            &self,
+            request: tonic::Request<super::ExplainPathRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainPathResponse>,
+            tonic::Status,
+        >;
+        /// The topology in a file format of other software.
+        async fn export_topology(
+            &self,
+            request: tonic::Request<super::ExportTopologyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExportTopologyResponse>,
+            tonic::Status,
+        >;
     }
     /// Serves the topology of this machine.
     ///
     /// Errors carry a google.rpc.ErrorInfo of the domain `topod` with a stable reason:
-    /// TOPOLOGY_NOT_READY (UNAVAILABLE) before the first topology, SHUTTING_DOWN (UNAVAILABLE) when the daemon drains.
+    /// TOPOLOGY_NOT_READY (UNAVAILABLE) before the first topology, SHUTTING_DOWN (UNAVAILABLE) when the daemon drains,
+    /// UNKNOWN_DEVICE (NOT_FOUND) for a name that no device has, NOT_EXPORTABLE (FAILED_PRECONDITION) where a topology does not
+    /// fit into the format asked for, INVALID_REQUEST (INVALID_ARGUMENT), RATE_LIMITED (RESOURCE_EXHAUSTED) for a connection with
+    /// more calls a second than it may have.
     #[derive(Debug)]
     pub struct TopologyServiceServer<T> {
         inner: Arc<T>,
@@ -3182,6 +4984,97 @@ pub mod topology_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.TopologyService/ExplainPath" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainPathSvc<T: TopologyService>(pub Arc<T>);
+                    impl<
+                        T: TopologyService,
+                    > tonic::server::UnaryService<super::ExplainPathRequest>
+                    for ExplainPathSvc<T> {
+                        type Response = super::ExplainPathResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainPathRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as TopologyService>::explain_path(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainPathSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.TopologyService/ExportTopology" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportTopologySvc<T: TopologyService>(pub Arc<T>);
+                    impl<
+                        T: TopologyService,
+                    > tonic::server::UnaryService<super::ExportTopologyRequest>
+                    for ExportTopologySvc<T> {
+                        type Response = super::ExportTopologyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportTopologyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as TopologyService>::export_topology(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportTopologySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::{GpuSelector, PlanQuery, Reason, WireError, v1};
+use proto::{GpuSelector, OperationReport, PlanQuery, Reason, WireError, v1};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use topology::{GpuIndex, Plan};
@@ -74,6 +74,20 @@ pub fn plan(socket: &Path, gpus: &[u32]) -> Result<Plan, DaemonError> {
     Plan::try_from(plan).map_err(|error: WireError| nonsense(error.to_string()))
 }
 
+/// Tells the daemon how operations ended, for the metrics that operators watch. At most 1,024 at once; each operation by one of its
+/// ranks.
+///
+/// # Errors
+/// Where no daemon answers, or it takes no more at the moment. The job goes on either way.
+pub fn report(socket: &Path, operations: &[OperationReport]) -> Result<(), DaemonError> {
+    let operations = operations.iter().map(Into::into).collect();
+    call(socket, async |channel| {
+        let mut client = v1::report_service_client::ReportServiceClient::new(channel);
+        client.report_operations(v1::ReportOperationsRequest { operations }).await
+    })?;
+    Ok(())
+}
+
 fn call<T>(
     socket: &Path,
     call: impl AsyncFnOnce(Channel) -> Result<tonic::Response<T>, tonic::Status>,
@@ -111,9 +125,9 @@ mod tests {
     #[test]
     fn a_missing_daemon_is_named() {
         let error = plan(Path::new("/nonexistent/topod.sock"), &[]).unwrap_err().to_string();
-        assert!(
-            error.starts_with("no daemon answers at /nonexistent/topod.sock: No such"),
-            "{error}"
-        );
+        let expect = "no daemon answers at /nonexistent/topod.sock: No such";
+        assert!(error.starts_with(expect), "{error}");
+        let error = report(Path::new("/nonexistent/topod.sock"), &[]).unwrap_err().to_string();
+        assert!(error.starts_with(expect), "{error}");
     }
 }
