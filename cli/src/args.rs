@@ -54,6 +54,12 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     /// What the daemon is, and what it publishes.
     Status(StatusArgs),
+    /// What becomes of the topology and its health, line by line, as the daemon sees it.
+    Watch(WatchArgs),
+    /// Completions for a shell.
+    Completions(CompletionsArgs),
+    /// Manual pages of topoctl and topod.
+    Man(ManArgs),
     /// One rank of a local benchmark; the job comes on stdin.
     #[command(hide = true)]
     BenchRank,
@@ -541,6 +547,34 @@ pub(crate) struct StatusArgs {
     pub(crate) socket: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// The daemon's socket.
+    #[arg(long, value_name = "PATH", env = "TOPOD_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+    /// End after so many lines.
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Where the daemon goes away, wait for it to come back rather than end with exit code 6.
+    #[arg(long)]
+    pub(crate) reconnect: bool,
+    /// `json` is one document a line.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Folder to write the pages to: topoctl.1, topoctl-VERB.1 and topod.8.
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Debug, Args)]

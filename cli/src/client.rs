@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::v1::status_service_client::StatusServiceClient;
 use proto::{PlanQuery, Published, v1};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -10,11 +11,14 @@ use topology::Plan;
 
 use crate::exit::{Exit, Failure};
 
-/// A daemon on this host answers in milliseconds; a cold plan of a large job takes longer.
+/// A daemon on this host answers what it is in milliseconds, whatever else it does.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+
+/// A cold plan of a large job takes longer.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Largest message taken: a plan of a thousand ranks is about 25 MiB.
-const MOST_BYTES: usize = 64 << 20;
+pub(crate) const MOST_BYTES: usize = 64 << 20;
 
 /// The daemon's topology; `None` where no socket was named and no daemon runs, which is ordinary.
 pub(crate) fn topology(socket: Option<&Path>) -> Result<Option<Published>, Failure> {
@@ -53,47 +57,70 @@ pub(crate) fn plan(socket: &Path, query: &PlanQuery) -> Result<Plan, Failure> {
 pub(crate) fn status(
     socket: &Path,
 ) -> Result<(v1::GetBuildInfoResponse, v1::GetStatusResponse), Failure> {
-    let build = block_on(socket, async |channel| {
-        v1::status_service_client::StatusServiceClient::new(channel)
-            .get_build_info(v1::GetBuildInfoRequest {})
-            .await
-    })?;
-    let status = block_on(socket, async |channel| {
-        v1::status_service_client::StatusServiceClient::new(channel)
+    runtime()?.block_on(async {
+        let (channel, build) = connect(socket).await?;
+        let status = StatusServiceClient::new(channel)
             .get_status(v1::GetStatusRequest {})
             .await
-    })?;
-    Ok((build, status))
+            .map_err(|status| refused(&status))?;
+        Ok((build, status.into_inner()))
+    })
+}
+
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)
 }
 
 fn block_on<T>(
     socket: &Path,
     call: impl AsyncFnOnce(Channel) -> Result<tonic::Response<T>, tonic::Status>,
 ) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Failure::internal)?;
-    runtime.block_on(async {
-        let unreachable = |error: &dyn std::fmt::Display| {
-            Failure::new(
+    runtime()?.block_on(async {
+        let (channel, _) = connect(socket).await?;
+        match tokio::time::timeout(CALL_LIMIT, call(channel)).await {
+            Ok(answer) => {
+                answer.map(tonic::Response::into_inner).map_err(|status| refused(&status))
+            }
+            Err(_) => Err(Failure::new(
                 Exit::DaemonUnreachable,
-                format!("no daemon answers at {}: {error}", socket.display()),
-            )
-        };
+                format!("the daemon at {} is not done within {CALL_LIMIT:?}", socket.display()),
+            )),
+        }
+    })
+}
+
+/// A connection to a daemon that answers, and what it is. One that is stopped or hangs takes connections and says nothing: that is
+/// found out before anything is asked that may rightly take long.
+pub(crate) async fn connect(socket: &Path) -> Result<(Channel, v1::GetBuildInfoResponse), Failure> {
+    let unreachable = |error: &dyn std::fmt::Display| {
+        Failure::new(
+            Exit::DaemonUnreachable,
+            format!("no daemon answers at {}: {error}", socket.display()),
+        )
+    };
+    let answer = async {
         // Connecting by hand first gives the operating system's own words where that fails.
         drop(UnixStream::connect(socket).await.map_err(|error| unreachable(&error))?);
         let absolute = std::path::absolute(socket).map_err(|error| unreachable(&error))?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", absolute.display()))
             .map_err(|error| unreachable(&error))?;
-        let channel =
-            endpoint.timeout(CALL_LIMIT).connect().await.map_err(|error| unreachable(&error))?;
-        call(channel).await.map(tonic::Response::into_inner).map_err(|status| refused(&status))
+        let channel = endpoint.connect().await.map_err(|error| unreachable(&error))?;
+        let build = StatusServiceClient::new(channel.clone())
+            .get_build_info(v1::GetBuildInfoRequest {})
+            .await
+            .map_err(|status| refused(&status))?;
+        Ok::<_, Failure>((channel, build.into_inner()))
+    };
+    tokio::time::timeout(ANSWER_LIMIT, answer).await.unwrap_or_else(|_| {
+        let seconds = ANSWER_LIMIT.as_secs();
+        Err(unreachable(&format!(
+            "it takes connections and says nothing for {seconds} s, so it hangs or is stopped"
+        )))
     })
 }
 
 /// The exit code of a status: nothing to plan is 7, a request that makes no sense 2, a daemon that cannot answer now 6.
-fn refused(status: &tonic::Status) -> Failure {
+pub(crate) fn refused(status: &tonic::Status) -> Failure {
     use tonic::Code;
     let exit = match (proto::Reason::of(status), status.code()) {
         (Some(proto::Reason::NoPlan), _) => Exit::NoPlan,

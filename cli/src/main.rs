@@ -17,6 +17,7 @@ mod explain;
 mod export;
 mod fabric;
 mod map;
+mod manual;
 mod nccl;
 mod output;
 mod plan;
@@ -27,6 +28,7 @@ mod snapshot;
 mod source;
 mod status;
 mod verify;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -75,6 +77,9 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Fabric(args) => fabric::run(args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Status(args) => status::run(args),
+        Command::Watch(args) => watch::run(args),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::pages(args),
         Command::BenchRank => bench::run_rank(),
     }
 }

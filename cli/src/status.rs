@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use proto::v1;
 use serde::Serialize;
 
 use crate::args::{StatusArgs, TextFormat};
@@ -21,7 +22,17 @@ struct Document {
     nics: u32,
     faults: u32,
     cached_plans: u32,
+    /// `ok`, `unknown`, `degraded` or `critical`; none before the first reading.
+    health: Option<&'static str>,
+    readings: u64,
+    failed_readings: u64,
+    /// Since the latest reading that gave a topology.
+    last_success_age_ms: Option<u64>,
+    /// Why the latest reading gave none; what was published before stays.
     last_error: Option<String>,
+    watchers: u32,
+    /// What of the daemon's own does not work.
+    warnings: Vec<String>,
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
@@ -39,7 +50,13 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
         nics: published.map_or(0, |p| p.nics),
         faults: published.map_or(0, |p| p.faults),
         cached_plans: status.cached_plans,
+        health: word(status.health()),
+        readings: status.readings,
+        failed_readings: status.failed_readings,
+        last_success_age_ms: status.last_success_age_ms,
         last_error: status.last_error,
+        watchers: status.watchers,
+        warnings: status.warnings,
     };
     let exit = match (&document.generation, document.faults, &document.last_error) {
         (Some(_), 0, None) => Exit::Ok,
@@ -50,6 +67,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
         TextFormat::Table => output::print(&render(&document))?,
     }
     Ok(exit)
+}
+
+pub(crate) fn word(health: v1::HealthStatus) -> Option<&'static str> {
+    match health {
+        v1::HealthStatus::Unspecified => None,
+        v1::HealthStatus::Ok => Some("ok"),
+        v1::HealthStatus::Unknown => Some("unknown"),
+        v1::HealthStatus::Degraded => Some("degraded"),
+        v1::HealthStatus::Critical => Some("critical"),
+    }
 }
 
 fn render(document: &Document) -> String {
@@ -66,10 +93,27 @@ fn render(document: &Document) -> String {
             format!("{}, {}, {}", document.hosts, document.gpus, document.nics),
         ],
         vec!["facts not read".into(), document.faults.to_string()],
+        vec!["health".into(), document.health.unwrap_or("not judged yet").into()],
         vec!["plans cached".into(), document.cached_plans.to_string()],
+        vec!["watches".into(), document.watchers.to_string()],
+        vec![
+            "readings".into(),
+            format!(
+                "{}, {} of them failed, the last good one {}",
+                document.readings,
+                document.failed_readings,
+                document
+                    .last_success_age_ms
+                    .map_or_else(|| "never".into(), |age| format!("{} s ago", age / 1000))
+            ),
+        ],
     ];
     if let Some(error) = &document.last_error {
-        rows.push(vec!["last error".into(), error.clone()]);
+        rows.push(vec![
+            "latest reading".into(),
+            format!("failed, what is published is older: {error}"),
+        ]);
     }
+    rows.extend(document.warnings.iter().map(|w| vec!["does not work".into(), w.clone()]));
     output::table(&rows)
 }
