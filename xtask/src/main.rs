@@ -1,11 +1,12 @@
 //! The project's own commands: `cargo xtask ci` runs what CI runs, `cargo xtask codegen` makes the
-//! checked-in protobuf code anew, `cargo xtask demo` shows the main job.
+//! checked-in protobuf code anew, `cargo xtask demo` shows the main job, `cargo xtask deb` makes a package.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
 mod ci;
 mod codegen;
 mod demo;
+mod package;
 mod peers;
 mod setup;
 
@@ -19,6 +20,7 @@ commands:
   ci                  what tests need, then format, generated code, lints and tests; runs all and lists every failure
   codegen             make proto/src/generated from proto/topod/v1/*.proto
   codegen --check     fail where the checked-in code differs from what the .proto files give
+  deb [FROM OUT]      a Debian package in target/debian, of a release build; or of the programs in folder FROM, in folder OUT
   demo                build, start topod on a recorded machine, show, plan, explain, run an all-reduce, stop
   peers [--results FILE] [--only TEXT]
                       time the collectives and those of MPI libraries in turn, tell them in a table; goes on where it stopped";
@@ -30,6 +32,9 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(),
         ["demo"] => demo::run(),
         ["peers", arguments @ ..] => peers::run(arguments),
+        ["deb"] => package::deb(None, None).map(|package| println!("deb: {}", package.display())),
+        ["deb", from, out] => package::deb(Some(Path::new(from)), Some(Path::new(out)))
+            .map(|package| println!("deb: {}", package.display())),
         ["codegen"] => codegen::write().map(|written| println!("codegen: {written}")),
         ["codegen", "--check"] => {
             codegen::check().map(|()| println!("codegen: the generated code is up to date"))

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::workspace_root;
 
 /// A command some tests start, and the package it is in. Without it they are skipped, with the reason.
-const WANTED: [(&str, &str); 13] = [
+const WANTED: [(&str, &str); 18] = [
     ("systemd-analyze", "systemd"),
     ("python3", "python3"),
     // The command stands for the library, which has none.
@@ -22,6 +22,11 @@ const WANTED: [(&str, &str); 13] = [
     ("valgrind", "valgrind"),
     ("ibsim", "ibsim-utils"),
     ("ibnetdiscover", "infiniband-diags"),
+    ("prometheus", "prometheus"),
+    ("faketime", "faketime"),
+    ("dpkg-deb", "dpkg"),
+    ("strip", "binutils"),
+    ("mmdebstrap", "mmdebstrap"),
 ];
 
 /// Installs what is missing where that is possible; says what is skipped where it is not.
