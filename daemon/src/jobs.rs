@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn field_case_k02_generations_are_not_mixed() {
+    fn field_case_k2_generations_are_not_mixed() {
         check(&[(0, 41), (1, 41), (2, 41)], &[]);
         check(&[(0, 41), (1, 42), (2, 42)], &[1, 2]);
         // Alone it may ask again.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn field_case_k01_who_never_asked_is_missing() {
+    fn field_case_k1_who_never_asked_is_missing() {
         let (jobs, start) = (Jobs::default(), Instant::now());
         for rank in [0, 1, 3] {
             jobs.admit(&member("train.0", rank), Generation(41), start).unwrap();

@@ -15,6 +15,9 @@ fn unit() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("topod.service");
     fs::write(&path, unit).unwrap();
+    // What it comes after, so that systemd does not miss it.
+    let socket = workspace_root().join("deploy/systemd/topod.socket");
+    fs::copy(socket, folder.path().join("topod.socket")).unwrap();
     (folder, path)
 }
 

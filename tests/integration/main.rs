@@ -17,6 +17,7 @@ mod launch;
 mod probe;
 mod programs;
 mod properties;
+mod service;
 mod transport;
 mod wire;
 

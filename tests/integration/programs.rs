@@ -18,6 +18,12 @@ pub(crate) fn topoctl() -> &'static Path {
     BUILT.get_or_init(|| program("topoctl"))
 }
 
+/// The xtask binary.
+pub(crate) fn xtask() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| program("xtask"))
+}
+
 /// The transport's library for C: its shared and its static form.
 pub(crate) fn c_library() -> &'static [PathBuf] {
     static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();

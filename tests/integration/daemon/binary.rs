@@ -11,7 +11,7 @@ use super::harness::{Place, machine, record};
 const START_LIMIT: Duration = Duration::from_millis(100);
 const STARTS: usize = 20;
 
-fn command(place: &Place) -> Command {
+pub(crate) fn command(place: &Place) -> Command {
     let mut command = Command::new(crate::programs::topod());
     command.args(["--socket", place.socket().to_str().unwrap()]);
     command.args(["--source", place.machine().to_str().unwrap()]);
@@ -22,19 +22,26 @@ fn command(place: &Place) -> Command {
 }
 
 /// A child that does not outlive a failing test.
-struct Topod(Option<Child>);
+pub(crate) struct Topod(Option<Child>);
 
 impl Topod {
-    fn start(place: &Place) -> Self {
-        Self(Some(command(place).spawn().unwrap()))
+    pub(crate) fn start(place: &Place) -> Self {
+        Self::spawn(&mut command(place))
     }
 
-    fn signal(&self, signal: Signal) {
-        let child = self.0.as_ref().unwrap();
-        kill_process(Pid::from_child(child), signal).unwrap();
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
     }
 
-    fn wait(mut self) -> Output {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(self.0.as_ref().unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn wait(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 }
@@ -104,6 +111,6 @@ fn what_makes_no_sense_ends_it_before_it_listens() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.starts_with("topod: --source /nowhere: "), "{error}");
+    assert!(error.starts_with("topod: --source /nowhere: No such file"), "{error}");
     assert!(!socket.exists());
 }

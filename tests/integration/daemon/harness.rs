@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use daemon::machine::MachineSource;
-use daemon::{Config, EventSource, Notifier, RunError, Signal};
+use daemon::{Config, EventSource, Notifier, RunError, Signal, Surroundings};
+use proto::v1::health_service_client::HealthServiceClient;
 use proto::v1::plan_service_client::PlanServiceClient;
+use proto::v1::report_service_client::ReportServiceClient;
 use proto::v1::status_service_client::StatusServiceClient;
 use proto::v1::topology_service_client::TopologyServiceClient;
 use proto::{Reason, v1};
@@ -21,10 +23,10 @@ use topology::snapshot::{
     Gpu, GpuLinkKind, GpuLinks, LinkPeer, Nic, NicRole, NumaNode, PciDevice, PciKind, PcieLink,
     PcieLinkFacts,
 };
-use topology::{Bandwidth, BusId, GpuIndex, RateModel, Snapshot, Source};
+use topology::{Bandwidth, BusId, GpuIndex, Snapshot, Source};
 
 /// Longest wait for anything: only a failing test takes as long.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn gpu_address(index: u32) -> BusId {
     BusId::new(0, 0x10 + u8::try_from(index).unwrap(), 0, 0).unwrap()
@@ -122,13 +124,11 @@ impl Place {
 
     pub(crate) fn config(&self) -> Config {
         Config {
-            socket: self.socket(),
-            source: MachineSource::Recorded(self.machine()),
-            rates: RateModel::Effective,
             events: EventSource::Socket(self.path("uevents")),
             poll: None,
             heartbeat: PATIENCE,
             drain_limit: PATIENCE,
+            ..Config::new(self.socket(), MachineSource::Recorded(self.machine()))
         }
     }
 
@@ -150,6 +150,13 @@ impl Place {
         found.unwrap_or_else(|_| panic!("no notification {start}, but {others:?}"))
     }
 
+    /// A notification that is there already.
+    pub(crate) fn heard(&self) -> Option<String> {
+        let mut buffer = [0; 4096];
+        let length = self.notified.try_recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+
     pub(crate) async fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket().display()));
         endpoint.unwrap().connect().await.unwrap()
@@ -157,54 +164,62 @@ impl Place {
 }
 
 /// A running daemon.
-pub(super) struct Daemon {
-    pub(super) place: Place,
-    pub(super) signals: mpsc::Sender<Signal>,
-    pub(super) task: JoinHandle<Result<(), RunError>>,
+pub(crate) struct Daemon {
+    pub(crate) place: Place,
+    pub(crate) signals: mpsc::Sender<Signal>,
+    pub(crate) task: JoinHandle<Result<(), RunError>>,
     channel: Channel,
 }
 
 impl Daemon {
     /// Ready, on four GPUs.
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let place = Place::new();
         record(&place.machine(), &machine(4, 20));
         let config = place.config();
         Self::start_with(place, config).await
     }
 
-    pub(super) async fn start_with(place: Place, config: Config) -> Self {
+    pub(crate) async fn start_with(place: Place, config: Config) -> Self {
         let (signals, task) = run(&place, config);
         place.notification("READY=1").await;
         let channel = place.channel().await;
         Self { place, signals, task, channel }
     }
 
-    pub(super) fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
-    pub(super) fn topologies(&self) -> TopologyServiceClient<Channel> {
+    pub(crate) fn topologies(&self) -> TopologyServiceClient<Channel> {
         TopologyServiceClient::new(self.channel())
     }
 
-    pub(super) fn plans(&self) -> PlanServiceClient<Channel> {
+    pub(crate) fn plans(&self) -> PlanServiceClient<Channel> {
         PlanServiceClient::new(self.channel())
     }
 
-    pub(super) async fn status(&self) -> v1::GetStatusResponse {
+    pub(crate) fn verdicts(&self) -> HealthServiceClient<Channel> {
+        HealthServiceClient::new(self.channel())
+    }
+
+    pub(crate) fn reports(&self) -> ReportServiceClient<Channel> {
+        ReportServiceClient::new(self.channel())
+    }
+
+    pub(crate) async fn status(&self) -> v1::GetStatusResponse {
         let mut client = StatusServiceClient::new(self.channel());
         client.get_status(v1::GetStatusRequest {}).await.unwrap().into_inner()
     }
 
     /// Has the daemon read `snapshot` in place of what it read before.
-    pub(super) async fn reload(&self, snapshot: &Snapshot) {
+    pub(crate) async fn reload(&self, snapshot: &Snapshot) {
         record(&self.place.machine(), snapshot);
         self.signals.send(Signal::Reload).await.unwrap();
     }
 
     /// Asks it to end and waits until it has; the place remains.
-    pub(super) async fn stop(self) -> (Result<(), RunError>, Place) {
+    pub(crate) async fn stop(self) -> (Result<(), RunError>, Place) {
         let Self { place, signals, task, channel } = self;
         signals.send(Signal::Terminate).await.unwrap();
         drop(channel);
@@ -214,17 +229,18 @@ impl Daemon {
 }
 
 /// Starts a daemon and waits for nothing.
-pub(super) fn run(
+pub(crate) fn run(
     place: &Place,
     config: Config,
 ) -> (mpsc::Sender<Signal>, JoinHandle<Result<(), RunError>>) {
     let (signals, received) = mpsc::channel(4);
     let notifier = Notifier::to(place.notify().as_os_str()).unwrap();
-    (signals, tokio::spawn(daemon::run(config, received, notifier)))
+    let surroundings = Surroundings { notifier, ..Surroundings::default() };
+    (signals, tokio::spawn(daemon::run(config, received, surroundings)))
 }
 
 #[track_caller]
-pub(super) fn check_refused<T: std::fmt::Debug>(
+pub(crate) fn check_refused<T: std::fmt::Debug>(
     result: Result<T, Status>,
     code: Code,
     reason: Reason,

@@ -102,3 +102,76 @@ async fn requests_are_refused_with_a_reason() {
     let status = check_refused(refused, FailedPrecondition, Reason::GenerationMismatch);
     assert_eq!(status.message(), "the present topology is of generation 1, not 4");
 }
+
+#[tokio::test]
+async fn why_a_plan_is_as_it_is() {
+    let daemon = Daemon::start().await;
+    let plan = v1::GetPlanRequest {
+        collectives: vec![v1::Collective::AllGather.into()],
+        ..Default::default()
+    };
+    let request = v1::ExplainPlanRequest { plan: Some(plan.clone()) };
+    let explained = daemon.plans().explain_plan(request).await.unwrap().into_inner();
+    let [gather] = &explained.collectives[..] else { panic!("{explained:?}") };
+    assert_eq!(gather.collective(), v1::Collective::AllGather);
+    // Four GPUs, three links of 20 GB/s each: every one receives 3/4 of the data at 60 GB/s.
+    assert_eq!(gather.algbw_gbps, "80");
+    assert!(!gather.full_links.is_empty() && explained.tried > 0);
+    let refused = daemon.plans().explain_plan(v1::ExplainPlanRequest::default()).await;
+    check_refused(refused, Code::InvalidArgument, Reason::InvalidRequest);
+
+    let export = |format: v1::PlanFormat| v1::ExportPlanRequest {
+        plan: Some(plan.clone()),
+        format: format.into(),
+    };
+    let json = daemon.plans().export_plan(export(v1::PlanFormat::Json)).await.unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json.into_inner().text).unwrap();
+    assert_eq!(json["collectives"]["all-gather"]["bound"]["exact"], "80");
+    let graph = daemon.plans().export_plan(export(v1::PlanFormat::NcclGraph)).await.unwrap();
+    let graph = graph.into_inner();
+    topology::nccl_graph::read(graph.text.as_bytes()).unwrap();
+    assert!(graph.notes[0].contains("every communicator"));
+}
+
+#[tokio::test]
+async fn gpus_are_selected() {
+    let daemon = Daemon::start().await;
+    let free = [0, 1, 3].map(|index| v1::GpuSelector::from(&GpuSelector::Uuid(gpu_uuid(index))));
+    let request = v1::SelectGpusRequest { count: 2, free: free.to_vec(), links: 0 };
+    let selected = daemon.plans().select_gpus(request.clone()).await.unwrap().into_inner();
+    let best = selected.best.unwrap();
+    let indices: Vec<u32> = best.gpus.iter().map(|gpu| gpu.index).collect();
+    assert_eq!((&indices[..], &selected.left[..]), (&[0, 1][..], &[3][..]));
+    assert_eq!(best.gpus[1].uuid, Some(gpu_uuid(1)));
+    assert_eq!(
+        (best.all_reduce_gbps.as_deref(), selected.sets, selected.exhaustive),
+        (Some("20"), 3, true)
+    );
+    let refused = daemon.plans().select_gpus(v1::SelectGpusRequest { count: 4, ..request }).await;
+    check_refused(refused, Code::FailedPrecondition, Reason::NoPlan);
+}
+
+/// A job that hangs at its start: which of its ranks never came, and which came too late.
+#[tokio::test]
+async fn ranks_of_a_job_never_mix_generations() {
+    let daemon = Daemon::start().await;
+    let ask = async |rank: u32| {
+        let member = proto::JobMember { job: "train.0".into(), rank, ranks_here: 4 };
+        plan(&daemon, &PlanQuery { member: Some(member), ..Default::default() }).await
+    };
+    for rank in [0, 1, 3] {
+        assert_eq!(ask(rank).await.unwrap().topology.generation, Generation(1));
+    }
+    let job = |name: &str| v1::GetJobRequest { job: name.into() };
+    let known = daemon.plans().get_job(job("train.0")).await.unwrap().into_inner();
+    let ranks: Vec<(u32, u64)> = known.ranks.iter().map(|r| (r.rank, r.generation)).collect();
+    assert_eq!((&ranks[..], known.ranks_here), (&[(0, 1), (1, 1), (3, 1)][..], 4));
+
+    daemon.reload(&machine(4, 25)).await;
+    daemon.place.notification("STATUS=4 GPUs, 1 NICs, 0 faults, generation 2").await;
+    let refused = ask(2).await;
+    let status = check_refused(refused, Code::FailedPrecondition, Reason::MixedGenerations);
+    assert!(status.message().contains("generation 1"), "{}", status.message());
+    let refused = daemon.plans().get_job(job("train.1")).await;
+    check_refused(refused, Code::NotFound, Reason::UnknownJob);
+}

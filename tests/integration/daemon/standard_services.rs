@@ -8,8 +8,13 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::harness::Daemon;
 
-const SERVICES: [&str; 3] =
-    ["topod.v1.PlanService", "topod.v1.StatusService", "topod.v1.TopologyService"];
+const SERVICES: [&str; 5] = [
+    "topod.v1.HealthService",
+    "topod.v1.PlanService",
+    "topod.v1.ReportService",
+    "topod.v1.StatusService",
+    "topod.v1.TopologyService",
+];
 
 #[tokio::test]
 async fn health_by_service() {

@@ -17,6 +17,7 @@ async fn watch(
     let request = v1::WatchTopologyRequest {
         resume_generation,
         resume_fingerprint: resume_fingerprint.map(Into::into),
+        changes: false,
     };
     daemon.topologies().watch_topology(request).await.unwrap().into_inner()
 }
@@ -29,7 +30,7 @@ async fn next(stream: &mut Streaming<v1::WatchTopologyResponse>) -> WatchEvent {
 async fn next_topology(stream: &mut Streaming<v1::WatchTopologyResponse>) -> Published {
     match next(stream).await {
         WatchEvent::Topology(published) => published,
-        heartbeat @ WatchEvent::Heartbeat { .. } => panic!("{heartbeat:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -150,4 +151,78 @@ async fn before_the_first_topology() {
 
     signals.send(daemon::Signal::Terminate).await.unwrap();
     timeout(PATIENCE, task).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn changes_lead_from_one_generation_to_the_next() {
+    let daemon = Daemon::start().await;
+    let request = v1::WatchTopologyRequest { changes: true, ..Default::default() };
+    let mut stream = daemon.topologies().watch_topology(request).await.unwrap().into_inner();
+    let first = next_topology(&mut stream).await;
+    let mut followed = v1::Topology::from(&first);
+    let mut step = async |snapshot: &topology::Snapshot| {
+        daemon.reload(snapshot).await;
+        let WatchEvent::Changes(changes) = next(&mut stream).await else { panic!("no changes") };
+        changes.apply_to(&mut followed).unwrap();
+        let published = Published::try_from(followed.clone()).unwrap();
+        published.replay().expect("what changes give is the daemon's graph");
+        assert_eq!(&published.hosts[0], snapshot);
+        changes
+    };
+    let mut down = machine(4, 20);
+    down.nics[0].up = Some(false);
+    let changes = step(&down).await;
+    let set = changes.hosts[0].set.as_ref().unwrap();
+    assert_eq!((set.nics.len(), set.gpus.len(), set.pci_devices.len()), (1, 0, 0));
+    let changes = step(&machine(3, 20)).await;
+    assert_eq!(changes.hosts[0].removed_gpus, [3]);
+    assert_eq!(step(&machine(4, 20)).await.generation, 4);
+
+    // A client that comes back with generation 2 is led on from there.
+    let request = v1::WatchTopologyRequest {
+        resume_generation: Some(2),
+        resume_fingerprint: None,
+        changes: true,
+    };
+    let mut resumed = daemon.topologies().watch_topology(request).await.unwrap().into_inner();
+    for generation in [3, 4] {
+        let WatchEvent::Changes(changes) = next(&mut resumed).await else { panic!("no changes") };
+        assert_eq!(changes.generation, generation);
+    }
+    let request = v1::WatchTopologyRequest {
+        resume_generation: Some(2),
+        resume_fingerprint: Some("another".into()),
+        changes: true,
+    };
+    let mut other = daemon.topologies().watch_topology(request).await.unwrap().into_inner();
+    assert_eq!(next(&mut other).await, WatchEvent::Resync(Generation(4)));
+    assert_eq!(next_topology(&mut other).await.generation, Generation(4));
+}
+
+#[tokio::test]
+async fn paths_and_files_are_served() {
+    let daemon = Daemon::start().await;
+    let mut client = daemon.topologies();
+    let ask = |from: &str, to: &str| v1::ExplainPathRequest { from: from.into(), to: to.into() };
+    let path = client.explain_path(ask("GPU0", "mlx5_0")).await.unwrap().into_inner();
+    assert_eq!((path.class(), path.generation), (v1::PathType::Phb, 1));
+    assert_eq!(path.hops.len(), 2);
+    assert_eq!(path.hops[0].trained.unwrap().width, 16);
+    assert!(path.why_not_better[0].contains("host bridge"), "{:?}", path.why_not_better);
+    let path = client.explain_path(ask("GPU0", "GPU3")).await.unwrap().into_inner();
+    assert_eq!(
+        (path.class(), path.links, path.rate_kbytes_per_second),
+        (v1::PathType::Nvl, 1, 20_000_000)
+    );
+    let refused = client.explain_path(ask("GPU0", "GPU9")).await;
+    check_refused(refused, Code::NotFound, Reason::UnknownDevice);
+
+    let export = |format: v1::TopologyFormat| v1::ExportTopologyRequest { format: format.into() };
+    let file = client.export_topology(export(v1::TopologyFormat::Snapshot)).await.unwrap();
+    let read: topology::Snapshot = serde_json::from_str(&file.into_inner().text).unwrap();
+    assert_eq!(read, machine(4, 20));
+    let file = client.export_topology(export(v1::TopologyFormat::NcclTopo)).await.unwrap();
+    assert!(file.into_inner().text.starts_with("<system version=\"1\">"));
+    let refused = client.export_topology(export(v1::TopologyFormat::Unspecified)).await;
+    check_refused(refused, Code::InvalidArgument, Reason::InvalidRequest);
 }
