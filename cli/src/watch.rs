@@ -140,7 +140,7 @@ fn topology_line(event: Option<topology::Event>, resume: &mut Resume) -> Option<
             Some(Line::Topology {
                 generation: topology.generation,
                 fingerprint: topology.fingerprint,
-                gpus: topology.hosts.iter().map(|host| host.gpus.len()).sum(),
+                gpus: topology.hosts.iter().map(gpus).sum(),
                 nics: topology.hosts.iter().map(|host| host.nics.len()).sum(),
                 faults: topology.hosts.iter().map(|host| host.faults.len()).sum(),
             })
@@ -157,6 +157,11 @@ fn topology_line(event: Option<topology::Event>, resume: &mut Resume) -> Option<
         topology::Event::Resync(resync) => Some(Line::Resync { generation: resync.generation }),
         topology::Event::Heartbeat(_) => None,
     }
+}
+
+/// A link graph has names of GPUs alone.
+fn gpus(host: &v1::Snapshot) -> usize {
+    host.gpus.len() + host.link_graph.as_ref().map_or(0, |graph| graph.gpus.len())
 }
 
 /// Devices by name; fields of the host as a whole by the field's.

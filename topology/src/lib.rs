@@ -15,8 +15,8 @@ extern crate alloc;
 
 pub mod calibration;
 pub mod dpu;
-pub mod fabric;
 pub mod explain;
+pub mod fabric;
 pub mod formats;
 pub mod health;
 pub mod job_plan;

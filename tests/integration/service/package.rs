@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::OnceLock;
 
 use super::found;
 use crate::daemon::harness::{machine, record};
@@ -16,12 +17,19 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// The package of the programs under test.
-fn build(folder: &Path) -> PathBuf {
-    let programs = crate::programs::topod().parent().unwrap();
-    let output = run(Command::new(crate::programs::xtask()).arg("deb").arg(programs).arg(folder));
-    let told = String::from_utf8_lossy(&output.stdout);
-    told.trim().strip_prefix("deb: ").expect("the path is told").into()
+/// The package of the programs under test, made once.
+fn package() -> &'static Path {
+    static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let build = || {
+        let folder = tempfile::tempdir().unwrap();
+        let programs = crate::programs::topod().parent().unwrap();
+        let mut deb = Command::new(crate::programs::xtask());
+        let output = run(deb.arg("deb").arg(programs).arg(folder.path()));
+        let told = String::from_utf8_lossy(&output.stdout);
+        let path = told.trim().strip_prefix("deb: ").expect("the path is told").into();
+        (folder, path)
+    };
+    &BUILT.get_or_init(build).1
 }
 
 /// A Debian that has what is essential and nothing else, kept between runs.
@@ -60,9 +68,8 @@ fn the_package_holds_what_belongs_together() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let package = build(folder.path());
     let root = folder.path().join("root");
-    run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root));
+    run(Command::new("dpkg-deb").arg("-x").arg(package()).arg(&root));
     for path in [
         "usr/bin/topod",
         "usr/bin/topoctl",
@@ -133,8 +140,7 @@ fn it_runs_in_a_clean_debian() {
     let root = folder.path().join("root");
     fs::create_dir(&root).unwrap();
     run(Command::new("tar").arg("-xf").arg(debian).arg("-C").arg(&root));
-    let package = build(folder.path());
-    fs::copy(&package, root.join("topod.deb")).unwrap();
+    fs::copy(package(), root.join("topod.deb")).unwrap();
     let inside = |args: &[&str]| {
         let mut chroot = Command::new("chroot");
         chroot.arg(&root).args(args).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");

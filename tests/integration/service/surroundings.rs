@@ -37,8 +37,10 @@ async fn a_full_disk_is_told_and_outlived() {
     let mut daemon = command(&place);
     daemon.arg("--state").arg(&state);
     let folder = state.display();
-    // Room for half of what is to be written.
-    let prepare = format!("mount -t tmpfs -o size=4k tmpfs {folder}");
+    // One page, and it is taken.
+    let prepare = format!(
+        "mount -t tmpfs -o size=4k tmpfs {folder} && head -c 4096 /dev/zero > {folder}/taken"
+    );
     let topod = Topod::spawn(&mut apart(&daemon, &prepare));
     place.notification("READY=1").await;
     let status = super::tool::topoctl(&place, &["status", "-o", "json"]).json();
