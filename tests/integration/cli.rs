@@ -14,6 +14,7 @@ use topology::{Collective, Rank, formats, msccl, nccl_graph};
 
 mod corpus;
 mod inputs;
+mod map;
 mod nccl;
 mod select;
 mod verdicts;
