@@ -168,7 +168,7 @@ pub enum ConfigError {
         /// As given.
         path: PathBuf,
         /// Why.
-        source: MachineError,
+        source: Box<MachineError>,
     },
     /// Certificates cannot be used.
     #[error("{setting}")]
@@ -176,7 +176,7 @@ pub enum ConfigError {
         /// Where they are set.
         setting: Setting,
         /// Why.
-        source: TlsError,
+        source: Box<TlsError>,
     },
     /// A value that makes no sense.
     #[error("{setting} {value}{reason}")]
@@ -357,7 +357,10 @@ impl Args {
             // Read once before anything is bound: a file that says nothing is a mistake of whoever names it.
             return match machine::read(&source, rates) {
                 Ok(_) => Ok(source),
-                Err(source) => Err(ConfigError::SourceFormat { setting, path, source }),
+                Err(source) => {
+                    let source = Box::new(source);
+                    Err(ConfigError::SourceFormat { setting, path, source })
+                }
             };
         }
         let mut probe = match root {

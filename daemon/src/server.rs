@@ -105,7 +105,6 @@ pub(crate) async fn start(
 }
 
 /// Whether a call may pass: no connection takes more than its share of the daemon's time.
-#[expect(clippy::result_large_err, reason = "tonic's interceptors give a status")]
 fn admit(request: Request<()>) -> Result<Request<()>, Status> {
     let caller = request.extensions().get::<Arc<Caller>>();
     if let Some(caller) = caller.filter(|caller| !caller.may_call()) {

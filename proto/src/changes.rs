@@ -285,8 +285,8 @@ mod tests {
         let (a, b, c) = (nic("a", true), nic("b", true), nic("c", true));
         let down = nic("b", false);
         check(&[a.clone(), b.clone()], &[a.clone(), down], (&[], &[], &["b"]));
-        check(&[a.clone(), b.clone()], &[b.clone()], (&[], &["a"], &[]));
-        check(&[a.clone()], &[a.clone(), b.clone()], (&[], &[], &["b"]));
+        check(&[a.clone(), b.clone()], std::slice::from_ref(&b), (&[], &["a"], &[]));
+        check(std::slice::from_ref(&a), &[a.clone(), b.clone()], (&[], &[], &["b"]));
         // In the middle, exchanged, or twice the same name: by element the order would be lost.
         check(
             &[a.clone(), c.clone()],
@@ -294,7 +294,7 @@ mod tests {
             (&["nics"], &[], &["a", "b", "c"]),
         );
         check(&[a.clone(), b.clone()], &[b.clone(), a.clone()], (&["nics"], &[], &["b", "a"]));
-        check(&[a.clone()], &[a.clone(), a.clone()], (&["nics"], &[], &["a", "a"]));
+        check(std::slice::from_ref(&a), &[a.clone(), a.clone()], (&["nics"], &[], &["a", "a"]));
         check(&[a.clone(), b], &[], (&[], &["a", "b"], &[]));
     }
 
@@ -352,7 +352,8 @@ mod tests {
         };
         let (bad, worse) =
             (finding("a", v1::Severity::Degraded), finding("b", v1::Severity::Critical));
-        let (base, next) = (report(1, &[bad.clone()]), report(2, &[worse.clone(), bad.clone()]));
+        let (base, next) =
+            (report(1, std::slice::from_ref(&bad)), report(2, &[worse.clone(), bad.clone()]));
         let changes = v1::HealthChanges::between(&base, &next).unwrap();
         assert_eq!((&changes.appeared[..], &changes.cleared[..]), (&[worse.clone()][..], &[][..]));
         let mut applied = base.clone();

@@ -62,7 +62,7 @@ struct LimitsContent {
 pub struct Setting {
     name: &'static str,
     /// File, line and column, from 1.
-    place: Option<(PathBuf, usize, usize)>,
+    place: Option<Box<(PathBuf, usize, usize)>>,
 }
 
 impl Setting {
@@ -74,7 +74,8 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Some((path, line, column)) => {
+            Some(place) => {
+                let (path, line, column) = &**place;
                 write!(f, "{}:{line}:{column}: {}", path.display(), self.name)
             }
             None => write!(f, "--{}", self.name),
@@ -128,7 +129,7 @@ impl File {
         let (line, column) = place(&self.text, found.span().start);
         Given {
             value: value(found.get_ref()),
-            setting: Setting { name, place: Some((self.path.clone(), line, column)) },
+            setting: Setting { name, place: Some(Box::new((self.path.clone(), line, column))) },
         }
     }
 
@@ -161,7 +162,7 @@ impl File {
             client_ca: client_ca.clone(),
         };
         let setting = self.given("tcp", found, |_| ()).setting;
-        files.load().map_err(|source| ConfigError::Tls { setting, source })?;
+        files.load().map_err(|source| ConfigError::Tls { setting, source: Box::new(source) })?;
         Ok(Some(TcpConfig { listen, files }))
     }
 
