@@ -129,6 +129,8 @@ pub(crate) fn refused(status: &tonic::Status) -> Failure {
             _,
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::ResourceExhausted,
         ) => Exit::DaemonUnreachable,
+        // What the daemon says has no cause on this side: here the connection broke, as when the daemon is killed.
+        _ if std::error::Error::source(status).is_some() => Exit::DaemonUnreachable,
         _ => Exit::Internal,
     };
     Failure::new(exit, format!("daemon: {}", status.message()))

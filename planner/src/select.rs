@@ -273,14 +273,17 @@ impl<'a> Field<'a> {
             let mut drafts: Vec<(Worth, Set)> =
                 sets.into_iter().map(|set| (self.ceiling(&set), set)).collect();
             best_first(&mut drafts);
-            let mut best: Option<Worth> = None;
+            let mut best: Option<(Worth, Set)> = None;
             for (ceiling, set) in drafts {
-                // Equal worth with higher indices does not win either: equal drafts come in the order of their indices.
-                if best.as_ref().is_some_and(|best| ceiling <= *best) {
+                // Of equal worth the one with lower indices is better.
+                let wins = |worth: &Worth, best: &(Worth, Set)| (worth, &best.1) > (&best.0, &set);
+                if best.as_ref().is_some_and(|best| !wins(&ceiling, best)) {
                     continue;
                 }
                 let worth = Worth { all_reduce: self.all_reduce(&set), ..ceiling };
-                best = best.max(Some(worth.clone()));
+                if best.as_ref().is_none_or(|best| wins(&worth, best)) {
+                    best = Some((worth.clone(), set.clone()));
+                }
                 computed.push((worth, set));
             }
         }

@@ -66,8 +66,8 @@ async fn sockets_are_taken_over_by_name() {
     assert!(place.socket().exists());
 }
 
-#[test]
-fn what_means_nothing_is_refused() {
+#[tokio::test]
+async fn what_means_nothing_is_refused() {
     let place = Place::new();
     record(&place.machine(), &machine(4, 20));
     let sockets = ["a", "b"].map(|name| inheritable(UnixListener::bind(place.path(name)).unwrap()));

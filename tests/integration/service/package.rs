@@ -91,7 +91,11 @@ fn the_package_holds_what_belongs_together() {
         analyze.args(["topod.service", "topod.socket"]);
         let output = analyze.output().unwrap();
         let complaints = String::from_utf8_lossy(&output.stderr);
-        let ours = complaints.lines().filter(|line| line.contains("topod"));
+        // The root holds the package alone, not what every system has.
+        let absent = ["sysinit.target not found.", "/bin/kill is not executable"];
+        let ours = complaints.lines().filter(|line| {
+            line.contains("topod") && !absent.iter().any(|words| line.contains(words))
+        });
         assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
     }
     let completions = root.join("usr/share/bash-completion/completions/topoctl");

@@ -67,6 +67,7 @@ async fn the_main_loop_feeds_the_watchdog() {
         place.notification("WATCHDOG=1").await;
     }
     topod.signal(Signal::TERM);
+    place.notification("STOPPING=1").await;
     assert!(topod.wait().status.success());
 
     // Meant for another process.

@@ -226,6 +226,7 @@ fn functions_of_a_dpu() {
             0000:01:00.3 020700 15b3:101e max=32.0x16 now=32.0x16 physfn=0000:01:00.0
         rdma mlx5_0 0000:01:00.0 ib=up rate=400
         rdma mlx5_1 0000:01:00.1 ib=up rate=400
+        rdma mlx5_2 0000:01:00.3 ib=up rate=400
         ",
     );
     let snapshot = probe(&tree.config());
