@@ -1,8 +1,6 @@
 //! `cargo xtask ci`.
 
-use std::process::Command;
-
-use crate::{codegen, workspace_root};
+use crate::codegen;
 
 /// One check. The tests come last, so that their closing lines are the last long thing on the screen.
 enum Step {
@@ -60,10 +58,8 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 fn cargo(args: &[&str]) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = crate::cargo()
         .args(args)
-        .current_dir(workspace_root())
         .status()
         .map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() {

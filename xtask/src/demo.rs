@@ -27,12 +27,7 @@ const COMMANDS: [&[&str]; 5] = [
 pub(crate) fn run() -> Result<(), String> {
     let root = crate::workspace_root();
     println!("demo: building topod and topoctl");
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    succeed(
-        Command::new(cargo)
-            .args(["build", "--release", "-p", "daemon", "-p", "cli"])
-            .current_dir(&root),
-    )?;
+    succeed(crate::cargo().args(["build", "--release", "-p", "daemon", "-p", "cli"]))?;
     let programs = root.join("target/release");
     let place = Place::new()?;
     let mut daemon = start(&programs.join("topod"), &root.join(MACHINE), &place)?;

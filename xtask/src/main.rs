@@ -11,7 +11,7 @@ mod peers;
 mod setup;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -58,6 +58,20 @@ fn main() -> ExitCode {
 }
 
 /// The folder of the workspace's Cargo.toml.
+/// Cargo in the workspace, as a shell calls it: without what the cargo that runs this program says of this program. Build scripts
+/// of dependencies (ring's) look at it, and all above them would be built anew.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command.current_dir(workspace_root());
+    command
+}
+
 fn workspace_root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()

@@ -117,9 +117,8 @@ Description: topology discovery and channel planning for GPU hosts
 }
 
 fn release() -> Result<PathBuf, String> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args(["build", "--release", "-p", "daemon", "-p", "cli"]).current_dir(workspace_root());
+    let mut build = crate::cargo();
+    build.args(["build", "--release", "-p", "daemon", "-p", "cli"]);
     let status = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !status.success() {
         return Err(format!("cargo build: {status}"));

@@ -152,10 +152,9 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
 }
 
 fn build() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let root = workspace_root();
-    let mut build = Command::new(cargo);
-    build.args(["build", "--release", "-p", "cli"]).current_dir(&root);
+    let mut build = crate::cargo();
+    build.args(["build", "--release", "-p", "cli"]);
     let status = build.status().map_err(|error| format!("cargo: {error}"))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
