@@ -41,13 +41,15 @@ fn run(transport: Transport, all: &[Does]) -> Vec<Option<Ending>> {
     let sleeps = all.contains(&Sleeps);
     // What waits for a time limit waits so long; nothing else comes near it.
     let timeout = Duration::from_secs(if sleeps { 2 } else { 30 });
-    let through = Barrier::new(all.len());
+    let (begun, through) = (Barrier::new(all.len()), Barrier::new(all.len()));
     let each = |made: Result<Communicator, ConnectError>, rank: Rank| {
         let does = all[rank.index()];
         let lived = catch_unwind(AssertUnwindSafe(|| {
             let mut group = made.unwrap();
             let mut data = vec![1.0_f32; 3000];
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            // Nobody ends while another still takes from its memory.
+            begun.wait();
             match does {
                 Dies => resume_unwind(Box::new("died")),
                 Differs => data.push(0.0),
