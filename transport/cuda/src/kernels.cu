@@ -1,8 +1,7 @@
-/* Reductions and copies of device memory: one source for NVRTC and, with TOPOD_HOST, for a host's C++ compiler, which checks the
+/* Reductions of device memory: one source for NVRTC and, with TOPOD_HOST, for a host's C++ compiler, which checks the
  * arithmetic where there is no GPU.
  *
- *   fold    target[i] = (sources[0][i] op sources[1][i]) op sources[2][i] ..., in this order, so that every rank has the same bits
- *   finish  the same, then divided by the number of ranks (average)
+ *   target[i] = (sources[0][i] op sources[1][i]) op sources[2][i] ..., in this order, so that every rank has the same bits
  *
  * Elements of 16 bits are combined in float and rounded after each operation, to nearest and ties to even, as the host's loops do:
  * one result for a plan wherever it runs. A thread handles 16 bytes at a time where every place is so aligned, then the tail.
