@@ -143,8 +143,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
             };
             append(&results, &lines)?;
             println!("peers: {} in {:.1} s", key.replace('\t', " "), start.elapsed().as_secs_f64());
-            // Whoever else works on this machine had to wait.
-            std::thread::sleep(start.elapsed().min(Duration::from_secs(3)) / 2);
         }
     }
     println!("{}", table::render(&read(&results)));

@@ -51,7 +51,7 @@ struct Wanted {
     /// Debian's package, or the package of a Python index that brings compiler wrapper and launcher.
     origin: Origin,
     /// By link.
-    launchers: &'static [(&'static str, &'static [&'static str])],
+    launchers: &'static [(&'static str, &'static str)],
 }
 
 enum Origin {
@@ -59,39 +59,22 @@ enum Origin {
     Python { package: &'static str },
 }
 
-const OPEN_MPI: &[(&str, &[&str])] = &[
-    (
-        "shm",
-        &[
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "--mca",
-            "pml",
-            "ob1",
-            "--mca",
-            "btl",
-            "self,vader",
-        ],
-    ),
+/// By link, as words on a command line.
+const OPEN_MPI_4: &[(&str, &str)] = &[
+    ("shm", "--oversubscribe --bind-to none --mca pml ob1 --mca btl self,vader"),
     (
         "tcp",
-        &[
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "--mca",
-            "pml",
-            "ob1",
-            "--mca",
-            "btl",
-            "self,tcp",
-            "--mca",
-            "btl_tcp_if_include",
-            "lo",
-        ],
+        "--oversubscribe --bind-to none --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include lo",
     ),
 ];
+const OPEN_MPI_5: &[(&str, &str)] = &[
+    ("shm", "--map-by :OVERSUBSCRIBE --bind-to none --mca pml ob1 --mca btl self,sm"),
+    (
+        "tcp",
+        "--map-by :OVERSUBSCRIBE --bind-to none --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include lo",
+    ),
+];
+const SHARED_MEMORY: &[(&str, &str)] = &[("shm", "")];
 
 const WANTED: [Wanted; 5] = [
     Wanted {
@@ -101,7 +84,7 @@ const WANTED: [Wanted; 5] = [
             compiler: "mpicc.openmpi",
             launcher: "mpirun.openmpi",
         },
-        launchers: OPEN_MPI,
+        launchers: OPEN_MPI_4,
     },
     Wanted {
         name: "mpich-4",
@@ -110,56 +93,22 @@ const WANTED: [Wanted; 5] = [
             compiler: "mpicc.mpich",
             launcher: "mpirun.mpich",
         },
-        launchers: &[("shm", &[])],
+        launchers: SHARED_MEMORY,
     },
     Wanted {
         name: "open-mpi-5",
         origin: Origin::Python { package: "openmpi" },
-        launchers: &[
-            (
-                "shm",
-                &[
-                    "--map-by",
-                    ":OVERSUBSCRIBE",
-                    "--bind-to",
-                    "none",
-                    "--mca",
-                    "pml",
-                    "ob1",
-                    "--mca",
-                    "btl",
-                    "self,sm",
-                ],
-            ),
-            (
-                "tcp",
-                &[
-                    "--map-by",
-                    ":OVERSUBSCRIBE",
-                    "--bind-to",
-                    "none",
-                    "--mca",
-                    "pml",
-                    "ob1",
-                    "--mca",
-                    "btl",
-                    "self,tcp",
-                    "--mca",
-                    "btl_tcp_if_include",
-                    "lo",
-                ],
-            ),
-        ],
+        launchers: OPEN_MPI_5,
     },
     Wanted {
         name: "mpich-5",
         origin: Origin::Python { package: "mpich" },
-        launchers: &[("shm", &[])],
+        launchers: SHARED_MEMORY,
     },
     Wanted {
         name: "intel-mpi",
         origin: Origin::Python { package: "impi-devel" },
-        launchers: &[("shm", &[])],
+        launchers: SHARED_MEMORY,
     },
 ];
 
@@ -171,7 +120,7 @@ pub(super) fn find(folder: &Path) -> Vec<Library> {
             Ok((launcher, program)) => {
                 found.extend(wanted.launchers.iter().map(|(link, arguments)| {
                     let launcher = std::iter::once(launcher.as_str())
-                        .chain(arguments.iter().copied())
+                        .chain(arguments.split_whitespace())
                         .map(str::to_owned)
                         .collect();
                     let start = Start::Mpi { launcher, program: program.clone() };
