@@ -5,7 +5,7 @@ use std::ptr;
 
 use topology::{Plan, Rank};
 use transport::even::full_plan;
-use transport::{Communicator, ConnectError};
+use transport::{Communicator, ConnectError, Options};
 
 use crate::communicator::CommunicatorHandle;
 use crate::error::{Error, Status, array, borrow, give, give_handle, guard, take};
@@ -64,17 +64,12 @@ pub unsafe extern "C" fn topod_split(
     group: *mut *mut CommunicatorHandle,
 ) -> Status {
     guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        // SAFETY: By the caller's word.
-        let options = unsafe { options.as_ref() };
-        let settings = OptionsHandle::make(options)?;
         let colour = u32::try_from(colour).ok();
-        let make = |communicator: &mut Communicator, plan: &mut dyn FnMut(&[Rank]) -> Plan| {
+        let make = |communicator: &mut Communicator, plan: &mut Ask<'_>, settings| {
             communicator.split(colour, key, plan, settings)
         };
         // SAFETY: By the caller's word.
-        unsafe { leave(handle, planner, context, make, options, group) }
+        unsafe { leave(communicator, planner, context, options, group, make) }
     })
 }
 
@@ -97,10 +92,6 @@ pub unsafe extern "C" fn topod_subgroups(
 ) -> Status {
     guard(|| {
         // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        // SAFETY: By the caller's word.
-        let options = unsafe { options.as_ref() };
-        // SAFETY: By the caller's word.
         let lengths = unsafe { array(lengths, count, "lengths") }?;
         let all = lengths.iter().try_fold(0_usize, |sum, length| sum.checked_add(*length));
         let all = all.ok_or_else(|| Error::invalid("lengths add up to more than there can be"))?;
@@ -112,12 +103,11 @@ pub unsafe extern "C" fn topod_subgroups(
             lists.push(list.iter().copied().map(Rank).collect::<Vec<_>>());
             rest = after;
         }
-        let settings = OptionsHandle::make(options)?;
-        let make = |communicator: &mut Communicator, plan: &mut dyn FnMut(&[Rank]) -> Plan| {
+        let make = |communicator: &mut Communicator, plan: &mut Ask<'_>, settings| {
             communicator.subgroup(&lists, plan, settings)
         };
         // SAFETY: By the caller's word.
-        unsafe { leave(handle, planner, context, make, options, group) }
+        unsafe { leave(communicator, planner, context, options, group, make) }
     })
 }
 
@@ -136,41 +126,47 @@ pub unsafe extern "C" fn topod_shrink(
     group: *mut *mut CommunicatorHandle,
 ) -> Status {
     guard(|| {
-        // SAFETY: By the caller's word.
-        let handle = unsafe { borrow(communicator, "the communicator") }?;
-        // SAFETY: By the caller's word.
-        let options = unsafe { options.as_ref() };
-        let settings = OptionsHandle::make(options)?;
-        let make = |communicator: &mut Communicator, plan: &mut dyn FnMut(&[Rank]) -> Plan| {
+        let make = |communicator: &mut Communicator, plan: &mut Ask<'_>, settings| {
             communicator.shrink(plan, settings).map(Some)
         };
         // SAFETY: By the caller's word.
-        unsafe { leave(handle, planner, context, make, options, group) }
+        unsafe { leave(communicator, planner, context, options, group, make) }
     })
 }
+
+/// Makes the plan for ranks of the group that a group is made of.
+type Ask<'a> = dyn FnMut(&[Rank]) -> Plan + 'a;
 
 /// Makes a group along the planner's plan and leaves it, or a null handle where this rank is in none.
 ///
 /// # Safety
-/// `planner` is null or can be called with `context`; `group` is null or has room for a handle.
+/// `communicator` is one, `options` is null or options, `planner` is null or can be called with `context`; `group` is null or has
+/// room for a handle.
 unsafe fn leave(
-    parent: &CommunicatorHandle,
+    communicator: *const CommunicatorHandle,
     planner: Planner,
     context: *mut c_void,
+    options: *const OptionsHandle,
+    group: *mut *mut CommunicatorHandle,
     make: impl FnOnce(
         &mut Communicator,
-        &mut dyn FnMut(&[Rank]) -> Plan,
+        &mut Ask<'_>,
+        Options,
     ) -> Result<Option<Communicator>, ConnectError>,
-    options: Option<&OptionsHandle>,
-    group: *mut *mut CommunicatorHandle,
 ) -> Result<(), Error> {
+    // SAFETY: By the caller's word.
+    let parent = unsafe { borrow(communicator, "the communicator") }?;
+    // SAFETY: By the caller's word.
+    let options = unsafe { options.as_ref() };
+    let settings = OptionsHandle::make(options)?;
     let mut failed = None;
     let made = parent.driver.with(|communicator| {
-        make(communicator, &mut |ranks: &[Rank]| {
+        let mut plan = |ranks: &[Rank]| {
             let (plan, error) = ask(planner, context, ranks, parent.rank);
             failed = error;
             plan
-        })
+        };
+        make(communicator, &mut plan, settings)
     });
     if let Some(error) = failed {
         return Err(error);
