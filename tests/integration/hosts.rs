@@ -62,6 +62,16 @@ impl Hosts {
         })
     }
 
+    /// Gives every connection made from here on a system's buffers of `bytes` in each direction, the least there are being 4096.
+    pub(crate) fn buffer(&self, bytes: u32) {
+        for name in &self.names {
+            for which in ["tcp_wmem", "tcp_rmem"] {
+                let script = format!("echo {bytes} {bytes} {bytes} > /proc/sys/net/ipv4/{which}");
+                run("ip", &["netns", "exec", name, "sh", "-c", &script]).unwrap();
+            }
+        }
+    }
+
     /// Packets that were lost on the way.
     pub(crate) fn dropped(&self) -> u64 {
         let count = |(name, end): (&String, &String)| {

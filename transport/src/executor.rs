@@ -218,7 +218,13 @@ impl Operation {
         let mut all_done = true;
         let program = Arc::clone(&self.program);
         for (l, lane) in program.lanes.iter().enumerate() {
-            let outcome = self.run_lane(l, lane, links, hook);
+            let outcome = self.run_lane(l, lane, links, hook).and_then(|blocked| {
+                // What a lane has posted goes on its way while it waits for a message: that one may depend on it.
+                if matches!(blocked, Blocked::Message | Blocked::Lane) {
+                    flush(lane, links)?;
+                }
+                Ok(blocked)
+            });
             self.blocked[l] = match outcome {
                 Ok(blocked) => blocked,
                 Err((peer, error)) => return Err(Broken { peer, step: self.name(l, lane), error }),
@@ -358,10 +364,22 @@ impl Operation {
 
     /// What to sleep on.
     pub(crate) fn interests<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = Interest<'a>> {
-        self.program.lanes.iter().zip(&self.blocked).filter_map(|(lane, blocked)| match blocked {
-            Blocked::Message => Some(links.receive[lane.receive?].link.interest()),
-            Blocked::Slot => Some(links.transmit[lane.transmit?].link.interest()),
-            Blocked::No | Blocked::Lane => None,
+        self.program.lanes.iter().zip(&self.blocked).flat_map(|(lane, blocked)| {
+            let receive = lane.receive.filter(|_| *blocked == Blocked::Message);
+            let transmit = lane.transmit.map(|at| &links.transmit[at].link);
+            let transmit = transmit.filter(|link| *blocked == Blocked::Slot || link.is_queued());
+            let receive = receive.map(|at| links.receive[at].link.interest());
+            receive.into_iter().chain(transmit.map(|link| link.interest()))
         })
     }
+}
+
+/// Moves what the lane's connection has queued.
+fn flush(lane: &Lane, links: &mut Links) -> Result<(), (Rank, LinkError)> {
+    let Some(at) = lane.transmit else { return Ok(()) };
+    let half = &mut links.transmit[at];
+    if half.link.is_queued() {
+        half.link.poll_flushed().map_err(|error| (half.id.to, error))?;
+    }
+    Ok(())
 }

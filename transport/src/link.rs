@@ -133,6 +133,8 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     fn poll_slot(&mut self) -> Result<Option<Slot>, LinkError>;
     /// Sends the first `tag.bytes` bytes of the slot [`Transmit::poll_slot`] returned.
     fn post(&mut self, tag: &Tag) -> Result<(), LinkError>;
+    /// Whether posted messages wait in this process to be moved by [`Transmit::poll_flushed`].
+    fn is_queued(&self) -> bool;
     /// Moves what is queued; `true` when every posted message has left this process.
     fn poll_flushed(&mut self) -> Result<bool, LinkError>;
     /// What to sleep on while it cannot move.

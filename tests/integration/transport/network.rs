@@ -31,6 +31,31 @@ fn a_network_that_loses_packets_loses_no_element() {
     assert!(hosts.dropped() > 0, "no packet was lost");
 }
 
+/// A message that the system takes in parts: the rest goes on its way while its sender waits for the next one. Where it does not, every
+/// rank of a ring waits for the one before it.
+#[test]
+fn messages_larger_than_the_systems_buffers_arrive() {
+    let Some(hosts) = Hosts::new() else { return };
+    hosts.buffer(4096);
+    let counts = [1_i64, 1 << 18];
+    for plan in ["ring", "tree"] {
+        let group = Group::start(4, plan, |rank, part| {
+            part["host"] = json!(hosts.names()[usize::from(rank > 1)]);
+            part["counts"] = json!(counts);
+            part["timeout_ms"] = json!(20_000);
+            true
+        });
+        for process in &group.processes {
+            for count in counts {
+                let said = process.next("wrong");
+                let found = (said["count"].as_i64(), said["wrong"].as_i64());
+                assert_eq!(found, (Some(count), Some(0)), "{plan}");
+            }
+            process.next("done");
+        }
+    }
+}
+
 /// In the middle of an operation. Neither side can know whether the other lives, and neither is most: no two groups come of one.
 #[test]
 fn a_cut_network_ends_the_group_on_both_sides() {

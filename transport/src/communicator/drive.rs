@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use super::operation::{Active, Finished, Task};
 use super::{Communicator, Path, Stats};
 use crate::error::{Failure, TransportError};
-use crate::executor::{Broken, Progress, StepDone};
+use crate::executor::{Broken, Links, Progress, StepDone};
+use crate::link::Interest;
 use crate::observe::Done;
 use crate::shared::Advance;
 use crate::waiter::Pause;
@@ -177,14 +178,22 @@ impl Communicator {
             if pause == Pause::Sleep {
                 let (links, limit) = (&self.links, self.patience.interval);
                 let limit = left.map_or(limit, |left| left.min(limit));
-                let interests = self.active.iter().flat_map(|active| match &active.task {
-                    Task::Plan { operation, .. } => Some(operation.interests(links)),
-                    Task::Flat(_) | Task::Direct(_) => None,
-                });
-                let interests = interests.flatten();
+                let interests = interests(&self.active, links);
                 self.waiter.sleep(self.control.descriptors(), interests, limit);
             }
             self.look()?;
         }
     }
+}
+
+/// What operations in flight sleep on.
+pub(super) fn interests<'a>(
+    active: &'a [Active],
+    links: &'a Links,
+) -> impl Iterator<Item = Interest<'a>> {
+    let of_operation = |active: &'a Active| match &active.task {
+        Task::Plan { operation, .. } => Some(operation.interests(links)),
+        Task::Flat(_) | Task::Direct(_) => None,
+    };
+    active.iter().filter_map(of_operation).flatten()
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use topology::{Collective, Rank};
 
+use super::drive::interests;
 use super::operation::Request;
 use super::{Communicator, Pending, Stats};
 use crate::element::{Element, ElementType};
@@ -152,7 +153,8 @@ impl Communicator {
                 Pause::Look => {}
                 Pause::Sleep => {
                     let halves = self.links.receive.iter().filter(|h| h.id.channel == SEND_RECV);
-                    let interests = halves.map(|half| half.link.interest());
+                    let messages = halves.map(|half| half.link.interest());
+                    let interests = messages.chain(interests(&self.active, &self.links));
                     let limit = self.patience.interval;
                     self.waiter.sleep(self.control.descriptors(), interests, limit);
                 }

@@ -135,6 +135,10 @@ impl Transmit for ShmTransmit {
         Ok(())
     }
 
+    fn is_queued(&self) -> bool {
+        false
+    }
+
     fn poll_flushed(&mut self) -> Result<bool, LinkError> {
         // The receiver reads it where it lies, even when this process has ended.
         Ok(true)

@@ -165,9 +165,13 @@ impl Transmit for TcpTransmit {
         self.write()
     }
 
+    fn is_queued(&self) -> bool {
+        self.written < self.posted
+    }
+
     fn poll_flushed(&mut self) -> Result<bool, LinkError> {
         self.write()?;
-        Ok(self.written == self.posted)
+        Ok(!self.is_queued())
     }
 
     fn interest(&self) -> Interest<'_> {
