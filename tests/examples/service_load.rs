@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! cargo run --release -p tests --example service_load -- [TOPOD] [SECONDS]
+//! cargo run --release -p tests --example service_load -- --churn TOPOD MINUTES
 //! ```
+//!
+//! `--churn` opens and drops clients and watchers, some of whom never read, asks for plans and reports results while the topology changes
+//! ten times a second, and prints the daemon's memory every minute.
 //!
 //! `TOPOD` is the program (default: beside this one), `SECONDS` the length of each part (default 10). The machine is a recorded one: 8 GPUs
 //! joined by NVLink. Clients share the machine with the daemon, so on few cores they take their share of it.
@@ -18,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use proto::v1;
 use proto::v1::plan_service_client::PlanServiceClient;
+use proto::v1::report_service_client::ReportServiceClient;
 use proto::v1::status_service_client::StatusServiceClient;
 use proto::v1::topology_service_client::TopologyServiceClient;
 use proto::v1::watch_topology_response::Event;
@@ -32,12 +37,18 @@ const WATCHERS_PER_CONNECTION: usize = 100;
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
-    let program = match args.next() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let first = args.next();
+    if first.as_deref() == Some("--churn") {
+        let program = args.next().ok_or("--churn TOPOD MINUTES")?;
+        let minutes = args.next().ok_or("--churn TOPOD MINUTES")?.parse()?;
+        return runtime.block_on(churn(Path::new(&program), minutes));
+    }
+    let program = match first {
         Some(program) => PathBuf::from(program),
         None => beside()?,
     };
     let seconds: u64 = args.next().map_or(Ok(10), |seconds| seconds.parse())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure(&program, Duration::from_secs(seconds)))
 }
 
@@ -169,6 +180,84 @@ async fn measure(program: &Path, each: Duration) -> Result<(), Failure> {
     beside_readings.await?;
     watchers(&mut daemon, each).await?;
     println!("at the end: resident {} KiB", daemon.resident()?);
+    Ok(())
+}
+
+/// Rounds of a second for some minutes; the daemon's memory after each minute, with nobody connected.
+async fn churn(program: &Path, minutes: u64) -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let mut daemon = Daemon::start(program, folder.path()).await?;
+    println!("at the start: resident {} KiB", daemon.resident()?);
+    let mut counts = Counts::default();
+    for minute in 1..=minutes {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(60) {
+            round(&mut daemon, &mut counts).await?;
+        }
+        println!(
+            "minute {minute}: resident {} KiB; {counts:?} so far; {} descriptors",
+            daemon.resident()?,
+            fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count()
+        );
+    }
+    Ok(())
+}
+
+/// What was done to the daemon.
+#[derive(Debug, Default)]
+struct Counts {
+    connections: u64,
+    watchers: u64,
+    changes: u64,
+    plans: u64,
+    reports: u64,
+}
+
+/// One second of a busy host.
+async fn round(daemon: &mut Daemon, counts: &mut Counts) -> Result<(), Failure> {
+    const STREAMS: u32 = 20;
+    let channels = [daemon.connect().await?, daemon.connect().await?];
+    counts.connections += 2;
+    let mut streams = Vec::new();
+    for number in 0..STREAMS {
+        let request = v1::WatchTopologyRequest { changes: number % 2 == 0, ..Default::default() };
+        let mut client = TopologyServiceClient::new(channels[0].clone());
+        streams.push(client.watch_topology(request).await?.into_inner());
+        counts.watchers += 1;
+    }
+    for change in 0..10_u32 {
+        daemon.change()?;
+        counts.changes += 1;
+        let pair = [change % 8, (change + 1 + change / 8) % 8];
+        let gpus = pair.map(|index| v1::GpuSelector {
+            selector: Some(v1::gpu_selector::Selector::Index(index)),
+        });
+        let request = v1::GetPlanRequest {
+            gpus: gpus.to_vec(),
+            collectives: vec![v1::Collective::AllReduce.into()],
+            ..Default::default()
+        };
+        PlanServiceClient::new(channels[1].clone()).get_plan(request).await?;
+        counts.plans += 1;
+        let operation = v1::OperationReport {
+            collective: v1::Collective::AllReduce.into(),
+            outcome: v1::OperationOutcome::Ok.into(),
+            bytes: 1 << change,
+            duration_ns: 1000,
+            ..Default::default()
+        };
+        let request = v1::ReportOperationsRequest { operations: vec![operation; 100] };
+        ReportServiceClient::new(channels[1].clone()).report_operations(request).await?;
+        counts.reports += 100;
+        // Half of the watchers read what has come; the others never do.
+        for stream in streams.iter_mut().step_by(2) {
+            let message = tokio::time::timeout(Duration::from_millis(100), stream.message()).await;
+            if let Ok(message) = message {
+                message?;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     Ok(())
 }
 
