@@ -96,14 +96,7 @@ fn exit(status: Status, fail_on: FailOn, unread: bool, format: CheckFormat) -> E
 }
 
 fn table(verdict: &Verdict) -> String {
-    let mut text = format!("{}\n", verdict.status);
-    for finding in &verdict.findings {
-        let _ = writeln!(
-            text,
-            "\n{} {}: {}\n  {}\n  fix: {}",
-            finding.severity, finding.code, finding.component, finding.evidence, finding.fix
-        );
-    }
+    let mut text = format!("{}\n{}", verdict.status, output::findings(&verdict.findings));
     let several = verdict.fabrics.iter().any(|fabric| fabric.host > 0);
     for HostFabrics { host, verdict } in &verdict.fabrics {
         let FabricVerdict { fabric, ends, status, codes } = verdict;

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use topology::Snapshot;
 use topology::health::{Difference, differences};
-use topology::{Severity, Snapshot};
 
 use crate::args::{CompareArgs, TextFormat};
 use crate::exit::{Exit, Failure};
@@ -79,14 +79,10 @@ fn reference(hosts: &[(String, Snapshot)]) -> (usize, &'static str) {
 
 /// Fail closed: hosts of which not all is known are not proved to be alike.
 fn exit(comparison: &Comparison) -> Exit {
-    let severities = comparison.hosts.iter().flat_map(|host| &host.differences).map(|d| d.severity);
-    match severities.max() {
-        Some(Severity::Critical) => Exit::Critical,
-        Some(Severity::Degraded) => Exit::Degraded,
-        Some(Severity::Info) | None if comparison.hosts.iter().any(|host| host.faults > 0) => {
-            Exit::Unknown
-        }
-        Some(Severity::Info) | None => Exit::Ok,
+    let differences = comparison.hosts.iter().flat_map(|host| &host.differences);
+    match Exit::of(differences.map(|difference| difference.severity)) {
+        Exit::Ok if comparison.hosts.iter().any(|host| host.faults > 0) => Exit::Unknown,
+        exit => exit,
     }
 }
 

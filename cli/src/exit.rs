@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use topology::Severity;
+
 /// What the process ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -26,6 +28,17 @@ pub(crate) enum Exit {
     CannotInvoke = 126,
     /// The command of `exec` is not there.
     NotFound = 127,
+}
+
+impl Exit {
+    /// What the worst of some findings ends with.
+    pub(crate) fn of(severities: impl IntoIterator<Item = Severity>) -> Self {
+        match severities.into_iter().max() {
+            Some(Severity::Critical) => Self::Critical,
+            Some(Severity::Degraded) => Self::Degraded,
+            Some(Severity::Info) | None => Self::Ok,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

@@ -4,14 +4,12 @@ mod document;
 mod order;
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::Path;
 
 use topology::fabric::slurm::SlurmTopology;
 use topology::fabric::topograph::Model;
 use topology::fabric::{self, Fabric, FabricForm, slurm, topograph};
 use topology::formats::ReadError;
-use topology::{Finding, Severity};
 
 use crate::args::{FabricArgs, TextFormat};
 use crate::exit::{Exit, Failure};
@@ -28,12 +26,9 @@ pub(crate) fn run(args: &FabricArgs) -> Result<Exit, Failure> {
         TextFormat::Json => output::print_json(&document)?,
         TextFormat::Table => output::print(&document.table())?,
     }
-    let worst = document.findings.iter().map(|finding| finding.severity).max();
-    Ok(match worst {
-        Some(Severity::Critical) => Exit::Critical,
-        Some(Severity::Degraded) => Exit::Degraded,
-        _ if !document.unplaced.is_empty() => Exit::Unknown,
-        Some(Severity::Info) | None => Exit::Ok,
+    Ok(match Exit::of(document.findings.iter().map(|finding| finding.severity)) {
+        Exit::Ok if !document.unplaced.is_empty() => Exit::Unknown,
+        exit => exit,
     })
 }
 
@@ -141,14 +136,6 @@ fn placed(fabric: &Fabric) -> BTreeSet<usize> {
         .filter(|(_, host)| host.nics.iter().any(|nic| nic.leaf.is_some()));
     let in_block = fabric.blocks.iter().flat_map(|block| block.hosts.iter().copied());
     at_switch.map(|(at, _)| at).chain(in_block).collect()
-}
-
-fn findings(findings: &[Finding]) -> String {
-    let mut text = String::new();
-    for Finding { code, severity, component, evidence, fix } in findings {
-        let _ = writeln!(text, "\n{severity} {code}: {component}\n  {evidence}\n  fix: {fix}");
-    }
-    text
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use topology::Finding;
 use topology::nccl_conf::{self, ConfFile, ENVIRONMENT};
 use topology::nccl_hca::{self, HcaFilter};
-use topology::{Finding, Severity, Snapshot};
 
-use crate::args::{NcclCommand, NcclHcaArgs, NcclLintArgs, SourceArgs, TextFormat};
+use crate::args::{NcclCommand, NcclHcaArgs, NcclLintArgs, TextFormat};
+use crate::environment::one_host;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::source;
@@ -48,7 +49,8 @@ struct LintDocument {
 }
 
 fn lint(args: &NcclLintArgs) -> Result<Exit, Failure> {
-    let host = one_host(&args.source)?;
+    let topology = source::load(&args.source)?.topology;
+    let host = one_host(&topology)?;
     let files = if args.conf.is_empty() {
         found(&args.root)
     } else {
@@ -60,8 +62,8 @@ fn lint(args: &NcclLintArgs) -> Result<Exit, Failure> {
         args.conf.iter().map(given).collect::<Result<_, Failure>>()?
     };
     let open = |path: &str| read(&below(&args.root, path));
-    let effective = nccl_conf::lint(&files, &host, &open);
-    let exit = exit_of(&effective.findings);
+    let effective = nccl_conf::lint(&files, host, &open);
+    let exit = Exit::of(effective.findings.iter().map(|finding| finding.severity));
     let settings = effective.settings.into_iter().map(|(variable, (from, setting))| Setting {
         variable,
         value: setting.value,
@@ -85,7 +87,7 @@ fn lint(args: &NcclLintArgs) -> Result<Exit, Failure> {
                     _ => writeln!(text, "{variable}={value}  ({from}, line {line})"),
                 };
             }
-            text.push_str(&findings(&document.findings));
+            text.push_str(&output::findings(&document.findings));
             output::print(&text)?;
         }
     }
@@ -131,11 +133,12 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         std::io::ErrorKind::PermissionDenied => "no permission".into(),
         _ => error.to_string(),
     };
-    let file = File::open(path).map_err(words)?;
-    if !file.metadata().map_err(words)?.is_file() {
+    // Before it is opened, for that is what waits.
+    if !std::fs::metadata(path).map_err(words)?.is_file() {
         return Err("not a file".into());
     }
     let mut bytes = Vec::new();
+    let file = File::open(path).map_err(words)?;
     file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(words)?;
     Ok(bytes)
 }
@@ -152,11 +155,12 @@ struct HcaDocument {
 }
 
 fn hca(args: &NcclHcaArgs) -> Result<Exit, Failure> {
-    let host = one_host(&args.source)?;
+    let topology = source::load(&args.source)?.topology;
+    let host = one_host(&topology)?;
     let exact = HcaFilter::of(&host.nics).map(|filter| filter.to_string());
     let found = args.check.as_deref().map(|text| nccl_hca::lint(text, &host.nics));
     let exit = match (&found, &exact) {
-        (Some(found), _) => exit_of(found),
+        (Some(found), _) => Exit::of(found.iter().map(|finding| finding.severity)),
         (None, Some(_)) => Exit::Ok,
         (None, None) => Exit::Unknown,
     };
@@ -169,7 +173,7 @@ fn hca(args: &NcclHcaArgs) -> Result<Exit, Failure> {
     match args.output {
         TextFormat::Json => output::print_json(&document)?,
         TextFormat::Table if args.check.is_some() => {
-            let text = findings(&document.findings);
+            let text = output::findings(&document.findings);
             output::print(if text.is_empty() { "fine\n" } else { text.trim_start() })?;
         }
         TextFormat::Table => match &document.nccl_ib_hca {
@@ -178,29 +182,4 @@ fn hca(args: &NcclHcaArgs) -> Result<Exit, Failure> {
         },
     }
     Ok(exit)
-}
-
-fn one_host(args: &SourceArgs) -> Result<Snapshot, Failure> {
-    let topology = source::load(args)?.topology;
-    match topology.hosts() {
-        [host] => Ok(host.clone()),
-        hosts => Err(Failure::usage(format!("one host is wanted, and {} are given", hosts.len()))),
-    }
-}
-
-fn exit_of(findings: &[Finding]) -> Exit {
-    match findings.iter().map(|finding| finding.severity).max() {
-        Some(Severity::Critical) => Exit::Critical,
-        Some(Severity::Degraded) => Exit::Degraded,
-        Some(Severity::Info) | None => Exit::Ok,
-    }
-}
-
-fn findings(findings: &[Finding]) -> String {
-    let mut text = String::new();
-    for finding in findings {
-        let Finding { code, severity, component, evidence, fix } = finding;
-        let _ = writeln!(text, "\n{severity} {code}: {component}\n  {evidence}\n  fix: {fix}");
-    }
-    text
 }

@@ -1,8 +1,10 @@
 //! Data to stdout, everything else to stderr. A reader that went away is no error.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use topology::Finding;
 
 use crate::exit::Failure;
 
@@ -29,6 +31,16 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 
 pub(crate) fn print_yaml(value: &impl Serialize) -> Result<(), Failure> {
     print(&serde_yaml_ng::to_string(value).map_err(Failure::internal)?)
+}
+
+/// What was found, with its evidence and fix; an empty line before each.
+pub(crate) fn findings(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { code, severity, component, evidence, fix } in findings {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "\n{severity} {code}: {component}\n  {evidence}\n  fix: {fix}");
+    }
+    text
 }
 
 /// Rows with columns padded to their widest cell; the last column is never padded.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use planner::select::{self, Choice, SelectError, Selection};
 use serde::Serialize;
 use topology::plan::LinkPolicy;
-use topology::{Bandwidth, Fraction, GpuIndex, Topology, VertexKind};
+use topology::{Bandwidth, Fraction, GpuIndex, HostId, Topology};
 
 use crate::args::{Links, SelectArgs, TextFormat};
 use crate::exit::{Exit, Failure};
@@ -86,9 +86,7 @@ pub(crate) fn run(args: &SelectArgs) -> Result<Exit, Failure> {
 
 fn row(topology: &Topology, choice: &Choice) -> Row {
     let gpu = |index: &GpuIndex| {
-        let vertex = topology.gpus().iter().map(|id| topology.vertex(*id)).find(
-            |vertex| matches!(vertex.kind, VertexKind::Gpu { index: other } if other == *index),
-        );
+        let vertex = topology.gpu(HostId(0), *index).map(|id| topology.vertex(id));
         let facts = topology.hosts()[0].gpus.iter().find(|gpu| gpu.index == *index);
         Gpu {
             index: index.0,

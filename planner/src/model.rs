@@ -360,12 +360,8 @@ fn requested_gpus(topology: &Topology, request: &PlanRequest) -> Result<Vec<Vert
             let mut gpus = Vec::new();
             for host in hosts {
                 for &wanted in wanted {
-                    let found = topology.gpus().iter().find(|gpu| {
-                        let vertex = topology.vertex(**gpu);
-                        vertex.host == Some(host)
-                            && matches!(vertex.kind, VertexKind::Gpu { index } if index == wanted)
-                    });
-                    gpus.push(*found.ok_or_else(|| unknown_gpu(topology, wanted, host))?);
+                    let found = topology.gpu(host, wanted);
+                    gpus.push(found.ok_or_else(|| unknown_gpu(topology, wanted, host))?);
                 }
             }
             gpus
@@ -467,16 +463,18 @@ fn not_joined(topology: &Topology, gpus: &[VertexId], apart: &[VertexId]) -> Opt
                 .is_some_and(|(a, b)| gpus.contains(&a) && joins_gpus(topology, a, b, kind))
     });
     let names: Vec<&str> = apart.iter().map(|gpu| topology.vertex(*gpu).name.as_str()).collect();
-    any.then(|| Finding {
-        code: "gpu-links-do-not-connect".into(),
-        severity: Severity::Info,
-        component: names.join(", "),
-        evidence: format!(
-            "no NVLink or xGMI joins {} with {}: PCIe carries traffic between GPUs too",
+    any.then(|| {
+        Finding::new(
+            "gpu-links-do-not-connect",
+            Severity::Info,
             names.join(", "),
-            topology.vertex(gpus[0]).name
-        ),
-        fix: "choose GPUs that NVLink connects, or look for links that are down".into(),
+            format!(
+                "no NVLink or xGMI joins {} with {}: PCIe carries traffic between GPUs too",
+                names.join(", "),
+                topology.vertex(gpus[0]).name
+            ),
+            "choose GPUs that NVLink connects, or look for links that are down",
+        )
     })
 }
 

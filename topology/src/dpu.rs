@@ -98,12 +98,11 @@ fn model(device: &PciDevice) -> Option<&'static str> {
 pub fn of_nic(snapshot: &Snapshot, nic: &Nic) -> Option<Dpu> {
     let device = |id: BusId| snapshot.pci_devices.iter().find(|device| device.bus_id == id);
     let own = device(nic.bus_id?)?;
-    let physical = own.physical_function.and_then(device).unwrap_or(own);
+    let physical = device(physical_id(own)).unwrap_or(own);
     let model = model(physical).or_else(|| model(own))?;
     let slot = |id: BusId| (id.domain(), id.bus(), id.device());
     let is_of_card = |device: &&PciDevice| {
-        let physical = device.physical_function.unwrap_or(device.bus_id);
-        device.vendor == Some(MELLANOX) && slot(physical) == slot(physical_id(own))
+        device.vendor == Some(MELLANOX) && slot(physical_id(device)) == slot(physical_id(own))
     };
     let mut functions: Vec<DpuFunction> = snapshot
         .pci_devices
@@ -121,6 +120,7 @@ pub fn of_nic(snapshot: &Snapshot, nic: &Nic) -> Option<Dpu> {
     Some(Dpu { model, mode, reason, functions })
 }
 
+/// Of a virtual function the one it is a share of, else the function itself.
 fn physical_id(device: &PciDevice) -> BusId {
     device.physical_function.unwrap_or(device.bus_id)
 }
@@ -138,7 +138,7 @@ fn kind(device: &PciDevice) -> DpuFunctionKind {
 }
 
 impl Dpu {
-    /// In words: `BlueField-3, mode unknown; 2 network and 1 management function here`.
+    /// In words: `BlueField-3, mode unknown; functions seen: 2 network, 1 management`.
     #[must_use]
     pub fn summary(&self) -> String {
         let count = |kind| self.functions.iter().filter(|f| f.kind == kind).count();

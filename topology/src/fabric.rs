@@ -163,7 +163,7 @@ pub struct FabricHost {
 }
 
 /// One port of a NIC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricNic {
     /// As in its description: `mlx5_0`, `HCA-1`; an interface.
     pub name: Option<String>,

@@ -20,6 +20,26 @@ pub struct Finding {
     pub fix: String,
 }
 
+impl Finding {
+    /// Of these parts.
+    #[must_use]
+    pub fn new(
+        code: impl Into<String>,
+        severity: Severity,
+        component: impl Into<String>,
+        evidence: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            code: code.into(),
+            severity,
+            component: component.into(),
+            evidence: evidence.into(),
+            fix: fix.into(),
+        }
+    }
+}
+
 /// How bad a finding is; ordered, so that the worst is `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -244,6 +244,17 @@ impl Topology {
         &self.graph[id]
     }
 
+    /// The GPU of a host with that index.
+    #[must_use]
+    pub fn gpu(&self, host: HostId, index: GpuIndex) -> Option<VertexId> {
+        let key = |id: &VertexId| match self.graph[*id] {
+            Vertex { host: Some(host), kind: VertexKind::Gpu { index }, .. } => Some((host, index)),
+            _ => None,
+        };
+        let place = self.gpus.binary_search_by_key(&Some((host, index)), key).ok()?;
+        self.gpus.get(place).copied()
+    }
+
     /// The vertex of that exact name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<VertexId> {
@@ -265,10 +276,7 @@ impl Topology {
         };
         let of_host = |id: &&VertexId| self.graph[**id].host == Some(host);
         self.find(name)
-            .or_else(|| {
-                let wanted = GpuIndex(number("GPU")?);
-                self.gpus.iter().filter(of_host).find(|id| matches!(self.graph[**id].kind, VertexKind::Gpu { index } if index == wanted)).copied()
-            })
+            .or_else(|| self.gpu(host, GpuIndex(number("GPU")?)))
             .or_else(|| {
                 let wanted = number("NIC")?;
                 self.nics.iter().filter(of_host).find(|id| matches!(self.graph[**id].kind, VertexKind::Nic { index } if index == wanted)).copied()

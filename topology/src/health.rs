@@ -133,13 +133,7 @@ impl Examination {
         evidence: impl Into<String>,
         fix: &str,
     ) {
-        self.findings.push(Finding {
-            code: code.into(),
-            severity,
-            component: component.into(),
-            evidence: evidence.into(),
-            fix: fix.into(),
-        });
+        self.findings.push(Finding::new(code, severity, component, evidence, fix));
     }
 
     fn unchecked(&mut self, code: &str, component: impl Into<String>, missing: impl Into<String>) {

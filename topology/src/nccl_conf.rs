@@ -122,13 +122,7 @@ impl Lint {
         evidence: impl Into<String>,
         fix: &str,
     ) {
-        self.found.findings.push(Finding {
-            code: code.into(),
-            severity,
-            component: component.into(),
-            evidence: evidence.into(),
-            fix: fix.into(),
-        });
+        self.found.findings.push(Finding::new(code, severity, component, evidence, fix));
     }
 
     /// Lines that NCCL passes over without a word.

@@ -9,9 +9,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crate::matrix::Cell;
 use crate::nccl_graph::{self, Graph, GraphFile};
 use crate::nccl_hca::HcaFilter;
 use crate::nccl_log::{Connection, DeviceMark, NcclLog};
+use crate::paths::Path;
 use crate::snapshot::{Gpu, NicRole, Snapshot};
 use crate::words::some_of;
 use crate::{
@@ -39,13 +41,7 @@ impl Comparison {
         evidence: impl Into<String>,
         fix: &str,
     ) {
-        self.findings.push(Finding {
-            code: code.into(),
-            severity,
-            component: component.into(),
-            evidence: evidence.into(),
-            fix: fix.into(),
-        });
+        self.findings.push(Finding::new(code, severity, component, evidence, fix));
     }
 
     /// Joins another.
@@ -180,12 +176,8 @@ fn path(
 ) {
     let (ours, theirs) = (mine.topology.path(from, to), seen.topology.path(seen_from, seen_to));
     found.compared += 1;
-    let words = |class: PathType, links: u32| match class {
-        PathType::Nvl => format!("NV{links}"),
-        class => class.to_string(),
-    };
-    let (here, there) =
-        (words(class_of(ours.class), ours.links), words(class_of(theirs.class), theirs.links));
+    let words = |path: &Path| Cell { class: class_of(path.class), links: path.links }.to_string();
+    let (here, there) = (words(&ours), words(&theirs));
     if here == there {
         return;
     }
@@ -429,11 +421,7 @@ fn ways(topology: &Topology, host: &Snapshot, log: &NcclLog, found: &mut Compari
             _ => Some(gpu.index) == number,
         };
         let index = host.gpus.iter().find(is_it)?.index;
-        let vertex = |id: &&VertexId| {
-            let vertex = topology.vertex(**id);
-            vertex.host == Some(HostId(0)) && vertex.kind == VertexKind::Gpu { index }
-        };
-        topology.gpus().iter().find(vertex).copied()
+        topology.gpu(HostId(0), index)
     };
     let on_one_host =
         |one: &Connection| match (log.devices.get(&one.from), log.devices.get(&one.to)) {

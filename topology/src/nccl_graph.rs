@@ -74,6 +74,9 @@ pub enum ExportError {
     /// There is no ring to write.
     #[error("the plan has no rings with a rate: NCCL's graph file holds rings and chains only")]
     NoRings,
+    /// There is no tree to write.
+    #[error("the plan has no trees for all-reduce inside one host")]
+    NoTrees,
     /// NCCL would connect other neighbours than the plan's.
     #[error("ring {channel}: {reason}")]
     Inexpressible {

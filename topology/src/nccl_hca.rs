@@ -176,13 +176,7 @@ pub fn lint(text: &str, nics: &[Nic]) -> Vec<Finding> {
     );
     let mut found = Vec::new();
     let mut finding = |code: &str, severity, evidence: String| {
-        found.push(Finding {
-            code: code.into(),
-            severity,
-            component: "NCCL_IB_HCA".into(),
-            evidence,
-            fix: advice.clone(),
-        });
+        found.push(Finding::new(code, severity, "NCCL_IB_HCA", evidence, advice.clone()));
     };
     let filter: HcaFilter = match text.parse() {
         Ok(filter) => filter,

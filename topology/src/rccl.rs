@@ -52,7 +52,7 @@ pub fn trees(plan: &Plan) -> Result<String, ExportError> {
         .filter(|channel| channel.pattern == Pattern::Tree)
         .collect();
     if trees.is_empty() || plan.ranks.iter().any(|rank| rank.host != plan.ranks[0].host) {
-        return Err(ExportError::NoRings);
+        return Err(ExportError::NoTrees);
     }
     let written: Result<Vec<String>, ExportError> =
         trees.into_iter().map(|channel| tree(plan, channel)).collect();

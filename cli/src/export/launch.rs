@@ -6,7 +6,6 @@ use topology::launch::{
     ExportOptions, comment, exports, hostfile, quote, rank_hosts, rankfile, slurm_gres,
     slurm_hostfile, torchrun_order,
 };
-use topology::nccl_graph::ExportError;
 use topology::{GpuIndex, HostId, nccl_tuner, rccl, ucc};
 
 use crate::args::{ExportArgs, ExportFormat};
@@ -47,11 +46,7 @@ pub(super) fn tuner(args: &ExportArgs, origin: &Origin) -> Result<String, Failur
 pub(super) fn rccl(args: &ExportArgs, origin: &Origin) -> Result<String, Failure> {
     let (plan, _) = plan::make(origin, &plan::request(&args.request))?;
     let rings = rccl::rings(&origin.topology, &plan);
-    let trees = rccl::trees(&plan).map_err(|error| match error {
-        // Its words are of rings.
-        ExportError::NoRings => "the plan has no trees for all-reduce inside one host".to_owned(),
-        error => error.to_string(),
-    });
+    let trees = rccl::trees(&plan).map_err(|error| error.to_string());
     let rings = rings.map_err(|error| error.to_string());
     if let (Err(error), Err(_)) = (&rings, &trees) {
         return Err(Failure::new(Exit::NoPlan, error.clone()));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use topology::Finding;
 use topology::fabric::{Fabric, FabricNic, Peer, host_list, natural_cmp};
 
-use crate::output::table;
+use crate::output::{findings, table};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Document {
@@ -147,7 +147,7 @@ impl Document {
         if !self.unplaced.is_empty() {
             let _ = writeln!(text, "\nat no switch: {}", host_list::fold(&self.unplaced));
         }
-        text.push_str(&super::findings(&self.findings));
+        text.push_str(&findings(&self.findings));
         if !self.notes.is_empty() {
             text.push_str("\nnotes:\n");
             for note in &self.notes {

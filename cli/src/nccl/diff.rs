@@ -6,7 +6,6 @@ use serde::Serialize;
 use topology::nccl_diff::{self, Comparison};
 use topology::{Finding, nccl_graph, nccl_log};
 
-use super::{exit_of, findings};
 use crate::args::{NcclDiffArgs, TextFormat};
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -46,22 +45,22 @@ pub(super) fn run(args: &NcclDiffArgs) -> Result<Exit, Failure> {
         }
         all.join(nccl_diff::log(&origin.topology, made(args, &origin).as_ref(), &log));
     }
-    let exit = match exit_of(&all.findings) {
+    let exit = match Exit::of(all.findings.iter().map(|finding| finding.severity)) {
         // Nothing compared is no agreement.
         Exit::Ok if all.compared == 0 => Exit::Unknown,
         exit => exit,
     };
-    let Comparison { findings: found, notes, compared } = all;
+    let Comparison { findings, notes, compared } = all;
     match args.output {
         TextFormat::Json => {
-            output::print_json(&Document { schema_version: 1, compared, findings: found, notes })?;
+            output::print_json(&Document { schema_version: 1, compared, findings, notes })?;
         }
         TextFormat::Table => {
             let mut text = String::new();
             for note in &notes {
                 let _ = writeln!(text, "{note}");
             }
-            text.push_str(&findings(&found));
+            text.push_str(&output::findings(&findings));
             output::print(&text)?;
         }
     }

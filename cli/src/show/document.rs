@@ -88,9 +88,7 @@ impl Document {
                 topology.gpus().iter().chain(topology.nics()).find(of_host).copied()
             };
             for gpu in &snapshot.gpus {
-                let vertex = vertex_of(
-                    &|kind| matches!(kind, VertexKind::Gpu { index } if *index == gpu.index),
-                );
+                let vertex = topology.gpu(id, gpu.index);
                 let numa = gpu.numa_node.or_else(|| numa_node(topology, vertex));
                 let cpus = gpu.cpus.clone().or_else(|| cpus_of(topology, id, numa));
                 document.gpus.push(GpuRow {

@@ -76,21 +76,13 @@ pub(super) fn ranks(
     if ranks.is_empty() {
         report(ViolationKind::NoRanks);
     }
-    let by_gpu: BTreeMap<_, _> = topology
-        .gpus()
-        .iter()
-        .filter_map(|id| match topology.vertex(*id).kind {
-            VertexKind::Gpu { index } => Some(((topology.vertex(*id).host, index), *id)),
-            _ => None,
-        })
-        .collect();
     let mut taken = BTreeMap::new();
     let mut vertices = Vec::with_capacity(ranks.len());
     for (place, rank) in ranks.iter().enumerate() {
         if rank.rank.index() != place {
             report(ViolationKind::RankPlace { rank: rank.rank, place });
         }
-        let Some(id) = by_gpu.get(&(Some(rank.host), rank.gpu)).copied() else {
+        let Some(id) = topology.gpu(rank.host, rank.gpu) else {
             report(ViolationKind::UnknownGpu { rank: rank.rank, host: rank.host, gpu: rank.gpu });
             continue;
         };

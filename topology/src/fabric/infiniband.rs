@@ -23,7 +23,7 @@ const FORM: FabricForm = FabricForm::Infiniband;
 /// A line that begins a node's block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NodeLine<'a> {
-    kind: &'a str,
+    kind: NodeKind,
     id: &'a str,
     description: Option<&'a str>,
 }
@@ -31,11 +31,16 @@ pub(super) struct NodeLine<'a> {
 pub(super) fn node_line(line: &str) -> Option<NodeLine<'_>> {
     let (kind, rest) = line.trim().split_once(char::is_whitespace)?;
     let (count, rest) = rest.trim_start().split_once(char::is_whitespace)?;
-    let known = ["Switch", "Ca", "Hca", "Rt"].contains(&kind);
+    let kind = match kind {
+        "Switch" => NodeKind::Switch,
+        "Rt" => NodeKind::Router,
+        "Ca" | "Hca" => NodeKind::Adapter,
+        _ => return None,
+    };
     let digits = !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit());
     let (id, rest) = quoted(rest.trim_start())?;
     let description = rest.split_once('#').and_then(|(_, rest)| quoted(rest.trim_start()));
-    (known && digits).then_some(NodeLine {
+    digits.then_some(NodeLine {
         kind,
         id,
         description: description.map(|(description, _)| description),
@@ -77,22 +82,12 @@ pub(super) fn read(text: &str) -> Result<Fabric, ReadError> {
     // Kinds by the blocks, before cables name nodes that come later.
     for (number, line) in (1..).zip(text.lines()) {
         let Some(node) = node_line(line) else { continue };
-        let kind = match node.kind {
-            "Switch" => NodeKind::Switch,
-            "Rt" => NodeKind::Router,
-            _ => NodeKind::Adapter,
-        };
-        network.node(number, kind, node.id, node.description, false)?;
+        network.node(number, node.kind, node.id, node.description, false)?;
     }
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if let Some(node) = node_line(line) {
-            let kind = match node.kind {
-                "Switch" => NodeKind::Switch,
-                "Rt" => NodeKind::Router,
-                _ => NodeKind::Adapter,
-            };
-            current = Some((network.node(number, kind, node.id, None, true)?, kind));
+            current = Some((network.node(number, node.kind, node.id, None, true)?, node.kind));
             continue;
         }
         let Some(rest) = line.strip_prefix('[') else {

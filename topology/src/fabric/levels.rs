@@ -85,10 +85,7 @@ impl Fabric {
     /// Calls `level` with the sets of each level of switches; a host at no switch is a set of its own.
     fn join_tiers(&self, mut level: impl FnMut(String, &Vec<usize>)) {
         let switches = self.switches.len();
-        let mut union = Union::new(switches);
-        for (a, b) in self.units() {
-            union.join(a, b);
-        }
+        let mut union = self.units();
         let home: Vec<Option<usize>> =
             (0..self.hosts.len()).map(|host| self.home(host, &mut union)).collect();
         let sets = |union: &mut Union| -> Vec<usize> {
@@ -152,9 +149,9 @@ impl Fabric {
         links
     }
 
-    /// Leaves of one scalable unit, in pairs: more than half of the hosts of one are also at the other. A single NIC at a wrong leaf
-    /// joins no units.
-    pub(super) fn units(&self) -> Vec<(usize, usize)> {
+    /// Switches by scalable unit: two leaves are of one where more than half of the hosts of one are also at the other. A single NIC at a
+    /// wrong leaf joins no units.
+    pub(super) fn units(&self) -> Union {
         let mut hosts_at: BTreeMap<usize, usize> = BTreeMap::new();
         let mut shared: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         for host in &self.hosts {
@@ -172,11 +169,13 @@ impl Fabric {
                 }
             }
         }
-        shared
-            .into_iter()
-            .filter(|((a, b), count)| 2 * count > hosts_at[a].min(hosts_at[b]))
-            .map(|(pair, _)| pair)
-            .collect()
+        let mut union = Union::new(self.switches.len());
+        for ((a, b), count) in shared {
+            if 2 * count > hosts_at[&a].min(hosts_at[&b]) {
+                union.join(a, b);
+            }
+        }
+        union
     }
 
     /// The leaf that stands for a host: one of the unit that most of its NICs are at.

@@ -45,14 +45,7 @@ pub(super) fn read(text: &str) -> Result<Fabric, ReadError> {
         });
         let port = SwitchPort { number: 0, to: Peer::Host(0), mbit: None };
         fabric.switches[at].ports.push(port);
-        nics.push(FabricNic {
-            name: Some(name),
-            id: None,
-            port: None,
-            leaf: Some(at),
-            mbit: None,
-            rail: None,
-        });
+        nics.push(FabricNic { name: Some(name), leaf: Some(at), ..FabricNic::default() });
     }
     if nics.is_empty() {
         return Err(refuse(0, "no interface hears a neighbour".into()));

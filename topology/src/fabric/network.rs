@@ -214,7 +214,7 @@ impl Network {
                     port: Some(*port),
                     leaf,
                     mbit: cable.mbit,
-                    rail: None,
+                    ..FabricNic::default()
                 });
             }
             // Seen without a cable: ibnetdiscover on a host whose port is down.
@@ -222,10 +222,7 @@ impl Network {
                 nics.push(FabricNic {
                     name: nic_names[place].clone(),
                     id: Some(node.id.clone()),
-                    port: None,
-                    leaf: None,
-                    mbit: None,
-                    rail: None,
+                    ..FabricNic::default()
                 });
             }
         }

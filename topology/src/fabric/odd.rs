@@ -125,17 +125,14 @@ impl Fabric {
         self.slow_links(&mut findings);
         self.few_nics(&mut findings);
         if !self.unnamed.is_empty() {
-            findings.push(Finding {
-                code: "fabric-adapter-unnamed".to_owned(),
-                severity: Severity::Info,
-                component: format!("{} adapters", self.unnamed.len()),
-                evidence: format!(
-                    "their descriptions name no host: {}",
-                    some_of(&self.unnamed.iter().map(nic_name).collect::<Vec<_>>())
-                ),
-                fix: "set the node description on those hosts (rdma-ndd does), so that their places in the network are known"
-                    .to_owned(),
-            });
+            let component = format!("{} adapters", self.unnamed.len());
+            let evidence = format!(
+                "their descriptions name no host: {}",
+                some_of(&self.unnamed.iter().map(nic_name).collect::<Vec<_>>())
+            );
+            let fix = "set the node description on those hosts (rdma-ndd does), so that their places in the network are known";
+            let code = "fabric-adapter-unnamed";
+            findings.push(Finding::new(code, Severity::Info, component, evidence, fix));
         }
         findings
     }
@@ -146,16 +143,13 @@ impl Fabric {
             let nic = &host.nics[nic];
             let rail = nic.rail.map(|rail| rail.0.to_string()).unwrap_or_default();
             let leaf = nic.leaf.map_or("no switch", |leaf| &self.switches[leaf].name);
-            findings.push(Finding {
-                code: "fabric-nic-off-rail".to_owned(),
-                severity: Severity::Degraded,
-                component: format!("{} {}", host.name, nic_name(nic)),
-                evidence: format!(
-                    "it is at {leaf}; others of rail {rail} around are at {}",
-                    self.switches[of_rail].name
-                ),
-                fix: "move the cable to the rail's leaf: traffic of this rail crosses the spine to and from this host".to_owned(),
-            });
+            let component = format!("{} {}", host.name, nic_name(nic));
+            let of_rail = &self.switches[of_rail].name;
+            let evidence =
+                format!("it is at {leaf}; others of rail {rail} around are at {of_rail}");
+            let fix = "move the cable to the rail's leaf: traffic of this rail crosses the spine to and from this host";
+            let code = "fabric-nic-off-rail";
+            findings.push(Finding::new(code, Severity::Degraded, component, evidence, fix));
         }
     }
 
@@ -168,16 +162,20 @@ impl Fabric {
                     *rates.entry(side).or_default().entry(mbit).or_default() += 1;
                 }
             }
+            let usual = |rates: &BTreeMap<u64, usize>| {
+                let total: usize = rates.values().sum();
+                rates
+                    .iter()
+                    .find(|(_, count)| 2 * **count > total && total >= 3)
+                    .map(|(rate, _)| *rate)
+            };
+            let usual: BTreeMap<Side, u64> =
+                rates.iter().filter_map(|(side, rates)| Some((*side, usual(rates)?))).collect();
             for port in &switch.ports {
                 let (Some(side), Some(mbit)) = (side(self, switch, port.to), port.mbit) else {
                     continue;
                 };
-                let total: usize = rates[&side].values().sum();
-                let Some((usual, _)) =
-                    rates[&side].iter().find(|(_, count)| 2 * **count > total && total >= 3)
-                else {
-                    continue;
-                };
+                let Some(usual) = usual.get(&side).filter(|usual| mbit < **usual) else { continue };
                 let peer = match port.to {
                     Peer::Host(host) => self.hosts[host].name.clone(),
                     // Told once, by the switch of the lower place.
@@ -188,19 +186,15 @@ impl Fabric {
                     Peer::Unnamed => "an adapter without a name".to_owned(),
                     Peer::Other => continue,
                 };
-                if mbit < *usual {
-                    findings.push(Finding {
-                        code: "fabric-link-slow".to_owned(),
-                        severity: Severity::Degraded,
-                        component: format!("{} port {}", switch.name, port.number),
-                        evidence: format!(
-                            "{} Gbit/s to {peer}; most of its ports on that side have {}",
-                            gbit(mbit),
-                            gbit(*usual)
-                        ),
-                        fix: "look at the cable and both its ends: a link trains down when lanes fail or an end is older".to_owned(),
-                    });
-                }
+                let component = format!("{} port {}", switch.name, port.number);
+                let evidence = format!(
+                    "{} Gbit/s to {peer}; most of its ports on that side have {}",
+                    gbit(mbit),
+                    gbit(*usual)
+                );
+                let fix = "look at the cable and both its ends: a link trains down when lanes fail or an end is older";
+                let code = "fabric-link-slow";
+                findings.push(Finding::new(code, Severity::Degraded, component, evidence, fix));
             }
         }
     }
@@ -228,20 +222,15 @@ impl Fabric {
         let usual = counts.iter().find(|(_, count)| 2 * **count > total && total >= 3);
         let Some((usual, _)) = usual else { return };
         for host in self.hosts.iter().filter(|host| host.nics.len() < *usual) {
-            findings.push(Finding {
-                code: "fabric-host-incomplete".to_owned(),
-                severity: Severity::Degraded,
-                component: host.name.clone(),
-                evidence: format!(
-                    "{} seen in the network; most hosts have {usual}",
-                    match &host.nics[..] {
-                        [] => "no port".to_owned(),
-                        [nic] => format!("one port, {},", nic_name(nic)),
-                        nics => format!("{} ports", nics.len()),
-                    }
-                ),
-                fix: "if the host is like the others, look for ports that are down or descriptions that were not set".to_owned(),
-            });
+            let seen = match &host.nics[..] {
+                [] => "no port".to_owned(),
+                [nic] => format!("one port, {},", nic_name(nic)),
+                nics => format!("{} ports", nics.len()),
+            };
+            let evidence = format!("{seen} seen in the network; most hosts have {usual}");
+            let fix = "if the host is like the others, look for ports that are down or descriptions that were not set";
+            let (code, component) = ("fabric-host-incomplete", host.name.as_str());
+            findings.push(Finding::new(code, Severity::Degraded, component, evidence, fix));
         }
     }
 }

@@ -22,10 +22,7 @@ use crate::Rail;
 const PROOF: usize = 3;
 
 pub(super) fn assign(fabric: &mut Fabric) {
-    let mut union = Union::new(fabric.switches.len());
-    for (a, b) in fabric.units() {
-        union.join(a, b);
-    }
+    let mut union = fabric.units();
     // By unit and name: NICs at each leaf.
     let mut seen: BTreeMap<(usize, String), BTreeMap<usize, usize>> = BTreeMap::new();
     for (unit, nic) in fabric.hosts.iter().flat_map(|host| {
@@ -82,10 +79,7 @@ fn unit(leaves: impl Iterator<Item = usize>, union: &mut Union) -> Option<usize>
 
 /// NICs, by host and place, that are not at their rail's leaf, and the leaf of their rail.
 pub(super) fn strays(fabric: &Fabric) -> Vec<(usize, usize, usize)> {
-    let mut union = Union::new(fabric.switches.len());
-    for (a, b) in fabric.units() {
-        union.join(a, b);
-    }
+    let mut union = fabric.units();
     // By unit and rail: NICs at each leaf; the majority is the rail's, as when rails were given.
     let mut leaves: BTreeMap<(usize, Rail), BTreeMap<usize, usize>> = BTreeMap::new();
     let mut members = BTreeSet::new();

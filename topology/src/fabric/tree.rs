@@ -134,14 +134,8 @@ impl Tree {
     ) -> Result<(), ReadError> {
         self.limited(line, self.at_leaf.len(), "links")?;
         if self.at_leaf.insert((leaf, host)) {
-            self.fabric.hosts[host].nics.push(FabricNic {
-                name: None,
-                id: None,
-                port: None,
-                leaf: Some(leaf),
-                mbit: None,
-                rail: None,
-            });
+            let nic = FabricNic { leaf: Some(leaf), ..FabricNic::default() };
+            self.fabric.hosts[host].nics.push(nic);
         }
         Ok(())
     }

@@ -111,15 +111,11 @@ pub fn launcher(
     let mut found = Vec::new();
     let all = u32::try_from(seen).is_ok_and(|seen| seen >= tasks);
     if seen > 0 && seen < there && !all {
-        found.push(Finding {
-            code: "task-sees-few-gpus".into(),
-            severity: Severity::Degraded,
-            component: "host".into(),
-            evidence: format!(
-                "the driver shows this task {seen} of {there} GPUs, and {tasks} tasks are here: they cannot open each other's GPU memory"
-            ),
-            fix: launcher.fix().into(),
-        });
+        let evidence = format!(
+            "the driver shows this task {seen} of {there} GPUs, and {tasks} tasks are here: they cannot open each other's GPU memory"
+        );
+        let (code, fix) = ("task-sees-few-gpus", launcher.fix());
+        found.push(Finding::new(code, Severity::Degraded, "host", evidence, fix));
     }
     found
 }

@@ -38,15 +38,14 @@ pub(super) fn carries_gpu_traffic(nic: &Nic) -> bool {
 /// The NICs of the best class.
 fn nearest(topology: &Topology, host: HostId, gpu: GpuIndex) -> Vec<usize> {
     let of_host = |id: &&VertexId| topology.vertex(**id).host == Some(host);
-    let is_it = |id: &&VertexId| matches!(topology.vertex(**id).kind, VertexKind::Gpu { index } if index == gpu);
-    let Some(from) = topology.gpus().iter().filter(of_host).find(is_it) else { return Vec::new() };
+    let Some(from) = topology.gpu(host, gpu) else { return Vec::new() };
     let Some(facts) = topology.hosts().get(host.index()) else { return Vec::new() };
     let mut best: Vec<(PathType, usize)> = Vec::new();
     for id in topology.nics().iter().filter(of_host) {
         let VertexKind::Nic { index } = topology.vertex(*id).kind else { continue };
         let place = index as usize;
         if facts.nics.get(place).is_some_and(carries_gpu_traffic) {
-            best.push((topology.path(*from, *id).class, place));
+            best.push((topology.path(from, *id).class, place));
         }
     }
     let class = best.iter().map(|(class, _)| *class).min();

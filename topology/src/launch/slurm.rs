@@ -12,7 +12,7 @@ use core::fmt::Write;
 use super::cores::{Core, logical, numbers, ranges};
 use super::quote::comment;
 use crate::snapshot::Snapshot;
-use crate::{Gpu, GpuIndex, HostId, Topology, VertexId, VertexKind};
+use crate::{Gpu, GpuIndex, HostId, Topology};
 
 /// The file for a host; what has to be said stands in it as comments.
 ///
@@ -123,17 +123,10 @@ fn part_of_socket(cores: &[Core], inside: &[usize]) -> Option<usize> {
 
 /// Links to each GPU, -1 for itself; `None` where there are none between any.
 fn links(topology: &Topology, host: HostId, snapshot: &Snapshot, gpu: GpuIndex) -> Option<String> {
-    let vertex = |wanted: GpuIndex| -> Option<VertexId> {
-        let is_it = |id: &VertexId| {
-            let vertex = topology.vertex(*id);
-            vertex.host == Some(host) && vertex.kind == VertexKind::Gpu { index: wanted }
-        };
-        topology.gpus().iter().copied().find(is_it)
-    };
-    let from = vertex(gpu)?;
+    let from = topology.gpu(host, gpu)?;
     let count = |other: &Gpu| match other.index == gpu {
         true => Some(String::from("-1")),
-        false => Some(topology.path(from, vertex(other.index)?).links.to_string()),
+        false => Some(topology.path(from, topology.gpu(host, other.index)?).links.to_string()),
     };
     let counts: Vec<String> = snapshot.gpus.iter().map(count).collect::<Option<_>>()?;
     counts.iter().any(|count| !matches!(count.as_str(), "0" | "-1")).then(|| counts.join(","))
@@ -210,9 +203,13 @@ mod tests {
                 "rank 3=n0 slot=0:2-3"
             ]
         );
-        for (names, gpu) in
-            [(&["a", "b"][..], 9), (&["a"], 0), (&["a", "b c"], 0), (&["a", "-b"], 0)]
-        {
+        for (names, gpu) in [
+            (&["a", "b"][..], 9),
+            (&["a"], 0),
+            (&["a", "b c"], 0),
+            (&["a", "-b"], 0),
+            (&["a", "a"], 0),
+        ] {
             let names: Vec<String> = names.iter().map(|name| (*name).into()).collect();
             assert!(rank_hosts(&topology, &names, Some(&[GpuIndex(gpu)])).is_err(), "{names:?}");
         }
