@@ -142,12 +142,9 @@ pub struct SlurmTopology {
     /// A tree of switches.
     #[serde(default)]
     pub tree: Option<SlurmTree>,
-    /// Blocks.
+    /// Blocks. Of other kinds (`flat`, rings) nothing is read.
     #[serde(default)]
     pub block: Option<SlurmBlocks>,
-    /// Rings, or other kinds, of which nothing is read.
-    #[serde(default)]
-    pub flat: Option<serde_json::Value>,
 }
 
 /// `tree:`
@@ -206,8 +203,15 @@ pub fn from_yaml(topologies: &[SlurmTopology], wanted: Option<&str>) -> Result<F
         }
     };
     let chosen = chosen.filter(usable).ok_or_else(|| {
-        let names = crate::words::some_of(&names);
-        tree.refuse(0, format!("of the topologies in it ({names}) none is a tree or has blocks"))
+        let all = crate::words::some_of(&names);
+        let reason = match wanted.map(excerpt) {
+            None => format!("of the topologies in it ({all}) none is a tree or has blocks"),
+            Some(wanted) if names.contains(&wanted) => {
+                format!("topology '{wanted}' is no tree and has no blocks")
+            }
+            Some(wanted) => format!("there is no topology '{wanted}' in it; there are {all}"),
+        };
+        tree.refuse(0, reason)
     })?;
     if topologies.len() > 1 {
         let others = names.iter().filter(|name| **name != chosen.topology).cloned();

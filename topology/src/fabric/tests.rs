@@ -282,10 +282,12 @@ fn slurm_yaml_by_name_and_default() {
     };
     assert_eq!(names(None), (4, 0, 2));
     assert_eq!(names(Some("t1")), (2, 1, 0));
-    for wanted in ["t3", "t9"] {
-        let error = slurm::from_yaml(&topologies, Some(wanted)).unwrap_err();
-        assert!(error.reason.contains("none is a tree"), "{error}");
-    }
+    let why =
+        |of: &[slurm::SlurmTopology], wanted| slurm::from_yaml(of, wanted).unwrap_err().reason;
+    assert_eq!(why(&topologies, Some("t3")), "topology 't3' is no tree and has no blocks");
+    let unknown = why(&topologies, Some("t9"));
+    assert!(unknown.contains("no topology 't9'") && unknown.contains("t1, t2"), "{unknown}");
+    assert!(why(&topologies[2..], None).contains("none is a tree"));
 }
 
 #[test]

@@ -20,9 +20,15 @@ pub struct LocalPlace {
     pub told_by: String,
 }
 
+/// Most tasks of a host: several for each thread of the largest hosts there are. Whatever a variable says, no more are thought of.
+pub(super) const MOST_TASKS: u32 = 4096;
+
 /// A value that is no local rank.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable}='{value}' is no local rank")]
+#[error(
+    "{variable}='{value}' is no local rank: a number below that of tasks, and below {}",
+    MOST_TASKS
+)]
 pub struct NotALocalRank {
     /// Where it stands.
     pub variable: String,
@@ -44,7 +50,7 @@ const SOURCES: [(&str, Option<&str>); 6] = [
 /// The place that the environment tells; `from` names the variable to take instead of those known. `None` where no launcher told.
 ///
 /// # Errors
-/// Where the variable holds no number, or a number beyond that of tasks.
+/// Where the variable holds no number, or a number beyond that of tasks or [`MOST_TASKS`].
 pub fn local_place(
     from: Option<&str>,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -61,9 +67,9 @@ pub fn local_place(
         Some((_, None)) => tasks_of_slurm(variable),
         None => None,
     };
-    let tasks = tasks.filter(|tasks| *tasks > 0);
+    let tasks = tasks.filter(|tasks| (1..=MOST_TASKS).contains(tasks));
     let rank = value.trim().parse::<u32>().ok();
-    match rank.filter(|rank| tasks.is_none_or(|tasks| *rank < tasks)) {
+    match rank.filter(|rank| *rank < tasks.unwrap_or(MOST_TASKS)) {
         Some(rank) => {
             Ok(Some(LocalPlace { rank: LocalRank(rank), tasks, told_by: name.to_owned() }))
         }
@@ -128,6 +134,11 @@ mod tests {
         check(Some("MY_RANK"), &[("MY_RANK", "5")], Ok(Some((5, None))));
         check(Some("MY_RANK"), &[], Ok(None));
         check(None, &[("LOCAL_RANK", "x")], Err(()));
+        check(None, &[("LOCAL_RANK", "4294967295")], Err(()));
+        check(None, &[("LOCAL_RANK", "4096")], Err(()));
+        check(None, &[("LOCAL_RANK", "4095")], Ok(Some((4095, None))));
+        let many = [("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "4294967295")];
+        check(None, &many, Ok(Some((1, None))));
         check(None, &[("LOCAL_RANK", "8"), ("LOCAL_WORLD_SIZE", "8")], Err(()));
     }
 

@@ -4,6 +4,7 @@
 //! ppr:N:node`, and cores besides from a rank file (`-rf` in 4.x, `--map-by rankfile:file=` in 5.x); Slurm keeps an order of hosts
 //! with `SLURM_HOSTFILE` and `-m arbitrary` alone, one line a task.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -26,7 +27,7 @@ pub struct RankHost {
 /// The hosts of a topology under these names, all with these GPUs (`None`: all that each has).
 ///
 /// # Errors
-/// Where names and hosts differ in number, or a name is none.
+/// Where names and hosts differ in number, or a name is none or that of another host.
 pub fn rank_hosts(
     topology: &Topology,
     names: &[String],
@@ -46,6 +47,10 @@ pub fn rank_hosts(
     };
     if let Some(name) = names.iter().find(|name| !valid(name)) {
         return Err(format!("'{name}' is no name of a host"));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+        return Err(format!("'{name}' names two hosts: launchers take them for one"));
     }
     let of = |(name, host): (&String, &Snapshot)| {
         let has: Vec<GpuIndex> = host.gpus.iter().map(|gpu| gpu.index).collect();
