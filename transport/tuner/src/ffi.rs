@@ -92,37 +92,35 @@ struct Name(*const c_char);
 // SAFETY: It points at constant text.
 unsafe impl Sync for Name {}
 
-const NAME: Name = Name(c"topod".as_ptr());
+const fn plugin<I: Copy, A: Copy>(init: I, ask: A) -> Plugin<I, A> {
+    Plugin { name: Name(c"topod".as_ptr()), init, ask, end }
+}
 
 /// NCCL 2.21.
 // SAFETY: No other library has the name; NCCL asks each for it.
 #[unsafe(no_mangle)]
-pub static ncclTunerPlugin_v2: Plugin<Init, AskV2> =
-    Plugin { name: NAME, init: init_v2, ask: ask_v2, end };
+pub static ncclTunerPlugin_v2: Plugin<Init, AskV2> = plugin(init_v2, ask_v2);
 
 /// NCCL 2.22, 2.23.
 // SAFETY: As for version 2.
 #[unsafe(no_mangle)]
-pub static ncclTunerPlugin_v3: Plugin<Init, AskV3> =
-    Plugin { name: NAME, init: init_v2, ask: ask_v3, end };
+pub static ncclTunerPlugin_v3: Plugin<Init, AskV3> = plugin(init_v2, ask_v3);
 
 /// NCCL 2.24 to 2.27.
 // SAFETY: As for version 2.
 #[unsafe(no_mangle)]
-pub static ncclTunerPlugin_v4: Plugin<Init, AskV4> =
-    Plugin { name: NAME, init: init_v2, ask: ask_v4, end };
+pub static ncclTunerPlugin_v4: Plugin<Init, AskV4> = plugin(init_v2, ask_v4);
 
 /// NCCL 2.28.
 // SAFETY: As for version 2.
 #[unsafe(no_mangle)]
-pub static ncclTunerPlugin_v5: Plugin<InitV5, AskV4> =
-    Plugin { name: NAME, init: init_v5, ask: ask_v4, end };
+pub static ncclTunerPlugin_v5: Plugin<InitV5, AskV4> = plugin(init_v5, ask_v4);
 
 /// NCCL 2.30.
 // SAFETY: As for version 2.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v6: PluginV6 =
-    PluginV6 { plugin: Plugin { name: NAME, init: init_v5, ask: ask_v4, end }, chunk_size: None };
+    PluginV6 { plugin: plugin(init_v5, ask_v4), chunk_size: None };
 
 unsafe extern "C" fn init_v2(
     ranks: usize,

@@ -129,10 +129,15 @@ pub(crate) const fn protocol(protocol: Protocol) -> usize {
     }
 }
 
-/// Whether version 2, which has no table of what is possible, may be told of an algorithm: it would take any that it is told.
-pub(crate) const fn always_possible(row: &TunerRow) -> bool {
-    matches!(row.algorithm, NcclAlgorithm::Ring | NcclAlgorithm::Tree)
-        && !matches!(row.protocol, Protocol::Ll128)
+/// Whether version 2, which has no table of what is possible, may be told of a row: it would take any that it is told. NCCL has trees for
+/// all-reduce alone (`src/graph/tuning.cc`).
+pub(crate) fn always_possible(row: &TunerRow) -> bool {
+    let algorithm = match row.algorithm {
+        NcclAlgorithm::Ring => true,
+        NcclAlgorithm::Tree => row.collective == Collective::AllReduce,
+        _ => false,
+    };
+    algorithm && row.protocol != Protocol::Ll128
 }
 
 #[cfg(test)]
@@ -140,6 +145,20 @@ mod tests {
     use super::*;
 
     const ROWS: &str = "allreduce,0,100,tree,ll,-1,1,8\nallreduce,50,1000,ring,simple,4,-1,-1,2\nallreduce,0,4294967295,ring,ll128,-1,-1,-1,-1,1\nbroadcast,0,9,ring,ll,-1,2,-1\n";
+
+    /// What version 2 is told, by collective.
+    #[test]
+    fn trees_are_for_all_reduce_alone() {
+        let rows = "allreduce,0,9,tree,simple,1,1,8\nbroadcast,0,9,tree,simple,1,1,8\nreduce,0,9,ring,ll128,1,1,8\n\
+                    allgather,0,9,ring,simple,1,1,8\nreducescatter,0,9,nvls,simple,1,1,8\n";
+        let table = Table::new(rows.as_bytes(), 8, 1).unwrap();
+        let told = |function| {
+            let question = Question { function, bytes: 5, pipelined: 1, registered: None };
+            assert_eq!(table.answers(question).count(), 1);
+            table.answers(question).any(always_possible)
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(told), [false, false, true, false, true]);
+    }
 
     #[test]
     fn the_first_row_that_fits() {
