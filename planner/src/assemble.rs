@@ -175,7 +175,7 @@ fn wanted(request: &PlanRequest) -> Result<Vec<Collective>, PlanError> {
 }
 
 /// What is wrong with the hosts themselves: a plan on a degraded machine says so.
-fn health_of(topology: &Topology) -> Vec<Finding> {
+pub(crate) fn health_of(topology: &Topology) -> Vec<Finding> {
     let several = topology.hosts().len() > 1;
     let of_host = |(host, snapshot)| {
         let named = move |finding: Finding| match several {
@@ -325,13 +325,7 @@ fn tree_family(model: &Model, packing: &RingPacking) -> Option<Family> {
 }
 
 fn info(code: &str, component: &str, evidence: String, fix: &str) -> Finding {
-    Finding {
-        code: code.into(),
-        severity: Severity::Info,
-        component: component.into(),
-        evidence,
-        fix: fix.into(),
-    }
+    Finding::new(code, Severity::Info, component, evidence, fix)
 }
 
 fn pairs_not_listed(model: &Model, collective: Collective) -> Finding {
@@ -536,13 +530,13 @@ impl Assembly<'_> {
                 }
                 Err(violations) => {
                     refusal = violations.first().map(ToString::to_string).unwrap_or_default();
-                    self.findings.push(Finding {
-                        code: "candidate-refused".into(),
-                        severity: Severity::Degraded,
-                        component: format!("{} for {collective}", family.algorithm),
-                        evidence: refusal.clone(),
-                        fix: "this is a defect of the planner: please report it".into(),
-                    });
+                    self.findings.push(Finding::new(
+                        "candidate-refused",
+                        Severity::Degraded,
+                        format!("{} for {collective}", family.algorithm),
+                        refusal.clone(),
+                        "this is a defect of the planner: please report it",
+                    ));
                 }
             }
         }

@@ -15,9 +15,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use topology::{Collective, Fraction, Plan, PlanRequest, Topology, VertexId, health};
+use topology::{Collective, Finding, Fraction, Plan, PlanRequest, Topology, VertexId};
 
-use crate::assemble::bounds_of;
+use crate::assemble::{bounds_of, health_of};
 use crate::check::{self, Violation};
 use crate::plan_error::PlanError;
 pub use prepared::{Prepared, single_failures};
@@ -61,6 +61,7 @@ pub struct Standing {
     /// By ends, for each collective: seconds per GB that the links may take for its rate to stay, and the load they have.
     loads: BTreeMap<(String, String), Vec<(Fraction, Fraction)>>,
     prepared: Prepared,
+    told: Told,
 }
 
 impl Standing {
@@ -90,13 +91,21 @@ impl Standing {
                 loads.entry(ends).or_default().push((time, load));
             }
         }
-        Ok(Self { plan, request, rates: rates(topology), loads, prepared })
+        let (rates, told) = (rates(topology), Told::of(topology));
+        Ok(Self { plan, request, rates, loads, prepared, told })
     }
 
     /// The plan.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The plan with what is to be told of the machine as it is now, though nothing that plans depend on changed.
+    fn kept(&self, now: &Topology) -> Outcome {
+        let mut plan = self.plan.clone();
+        self.told.remove_from(&mut plan);
+        Outcome::Keep(renewed(plan, now))
     }
 
     /// What becomes of it on the machine as it is now.
@@ -116,24 +125,21 @@ impl Standing {
     /// Where links got faster and the bounds cannot be computed.
     pub fn ready(&self, now: &Topology) -> Result<Option<Outcome>, PlanError> {
         if now.fingerprint() == self.plan.topology.fingerprint {
-            return Ok(Some(Outcome::Keep(self.plan.clone())));
+            return Ok(Some(self.kept(now)));
         }
         // Comparing fingerprints costs nothing, counting loads does.
         if let Some(plan) = self.prepared.plan(now) {
-            return Ok(Some(Outcome::Repair(renewed(plan, now))));
+            return Ok(Some(Outcome::Repair(renewed(plan.clone(), now))));
         }
-        Ok(self.holds(now)?.then(|| Outcome::Keep(renewed(&self.plan, now))))
+        Ok(self.holds(now)?.then(|| self.kept(now)))
     }
 
     /// Whether the plan is as good on `now` as on its own topology, and no plan is much better.
     fn holds(&self, now: &Topology) -> Result<bool, PlanError> {
         let same_kind = now.rates() == self.plan.topology.rates
             && self.plan.ranks.iter().all(|rank| {
-                let gpu = now.gpus().iter().map(|id| now.vertex(*id)).find(|vertex| {
-                    vertex.host == Some(rank.host)
-                        && matches!(vertex.kind, topology::VertexKind::Gpu { index } if index == rank.gpu)
-                });
-                gpu.is_some_and(|gpu| gpu.bus_id == rank.bus_id)
+                let gpu = now.gpu(rank.host, rank.gpu);
+                gpu.is_some_and(|gpu| now.vertex(gpu).bus_id == rank.bus_id)
             });
         if !same_kind || self.request.gpus.is_none() && now.gpus().len() != self.plan.ranks.len() {
             return Ok(false);
@@ -190,21 +196,36 @@ fn rates(topology: &Topology) -> BTreeMap<(String, String), u64> {
     rates
 }
 
-/// A plan under the name of the machine as it is now, with what is wrong with that.
-fn renewed(plan: &Plan, now: &Topology) -> Plan {
-    let mut plan = plan.clone();
+/// What a plan says of the machine itself: true of the machine it was made for, and not of the one after a change.
+#[derive(Clone, Debug)]
+struct Told {
+    findings: Vec<Finding>,
+    assumptions: Vec<String>,
+}
+
+impl Told {
+    fn of(topology: &Topology) -> Self {
+        Self { findings: health_of(topology), assumptions: topology.assumptions().to_vec() }
+    }
+
+    fn remove_from(&self, plan: &mut Plan) {
+        plan.findings.retain(|finding| !self.findings.contains(finding));
+        plan.assumptions.retain(|assumption| !self.assumptions.contains(assumption));
+    }
+}
+
+/// A plan that says nothing of any machine, with what is to be told of the machine as it is now.
+fn renewed(mut plan: Plan, now: &Topology) -> Plan {
     plan.topology.fingerprint = now.fingerprint().into();
     plan.topology.what_if = now.changes().to_vec();
-    let several = now.hosts().len() > 1;
-    for (host, snapshot) in now.hosts().iter().enumerate() {
-        for mut finding in health::examine(snapshot) {
-            if several {
-                finding.component = alloc::format!("{host}:{}", finding.component);
-            }
-            plan.findings.push(finding);
-        }
+    for rank in &mut plan.ranks {
+        let host = now.hosts().get(rank.host.index());
+        let gpu = host.and_then(|host| host.gpus.iter().find(|gpu| gpu.index == rank.gpu));
+        rank.uuid = gpu.and_then(|gpu| gpu.uuid.clone());
     }
+    plan.findings.extend(health_of(now));
     plan.findings.sort_unstable();
     plan.findings.dedup();
+    plan.assumptions = now.assumptions().iter().cloned().chain(plan.assumptions).collect();
     plan
 }

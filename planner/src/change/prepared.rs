@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use topology::{LinkKind, Plan, PlanRequest, Topology, VertexKind, what_if};
 
-use crate::plan_error::PlanError;
+use super::Told;
 
 /// Plans by the fingerprint of the topology each is for.
 #[derive(Clone, Debug, Default)]
@@ -72,14 +72,11 @@ impl Prepared {
         let failed = what_if::apply(topology, &[failure])?;
         let of = String::from(failed.fingerprint());
         self.plans.entry(of).or_insert_with(|| {
-            let plan: Result<Plan, PlanError> = crate::plan(&failed, request);
-            // What a prepared plan is for will then be the machine that is there.
-            plan.ok().map(|plan| {
-                let topology = topology::plan::TopologyRef { what_if: Vec::new(), ..plan.topology };
-                let assumptions =
-                    plan.assumptions.into_iter().filter(|a| !a.starts_with("what if: ")).collect();
-                Plan { topology, assumptions, ..plan }
-            })
+            let mut plan = crate::plan(&failed, request).ok()?;
+            // What it is for will then be the machine that is there, of which more is to be told than that.
+            Told::of(&failed).remove_from(&mut plan);
+            plan.topology.what_if.clear();
+            Some(plan)
         });
         Ok(())
     }

@@ -112,6 +112,38 @@ fn what_got_faster_is_used_where_it_helps() {
     assert!(matches!(outcome, Outcome::Keep(_)));
 }
 
+/// What a plan tells of the machine is of the machine as it is, not as it was when the plan was made.
+#[test]
+fn what_is_told_of_the_machine_is_renewed() {
+    let good = host("dgx_a100");
+    let mut bad = good.clone();
+    // A NIC that lost its link is told of, and carries nothing inside a host.
+    bad.nics[0].up = Some(false);
+    bad.gpus[0].uuid = Some("GPU-of-another".into());
+    let [good, bad] = [good, bad].map(|host| joined(&[host]));
+    let fresh = |topology: &Topology| crate::plan(topology, &request()).unwrap();
+    let health = health_of(&bad);
+    assert!(health.iter().any(|finding| !health_of(&good).contains(finding)), "{health:?}");
+    let prepared = Prepared::all(&good, &request()).unwrap();
+    for (from, to) in [(&good, &bad), (&bad, &good)] {
+        let outcome = standing(from, Prepared::new()).after(to).unwrap();
+        assert!(matches!(outcome, Outcome::Keep(_)));
+        let (found, wanted) = (outcome.plan(), fresh(to));
+        assert_eq!(found.findings, wanted.findings);
+        assert_eq!(found.assumptions, wanted.assumptions);
+        assert_eq!(found.ranks, wanted.ranks);
+    }
+    let peer = host("dgx_a100").gpus[2].links[0].peer.clone();
+    let mut less = with_links(host("dgx_a100"), 2, &peer, 6);
+    less.nics[0].up = Some(false);
+    let now = joined(&[less]);
+    let standing = standing(&good, prepared);
+    let outcome = standing.after(&now).unwrap();
+    let (found, wanted) = (outcome.plan(), fresh(&now));
+    assert_eq!(found.findings, wanted.findings);
+    assert_eq!(found.assumptions, wanted.assumptions);
+}
+
 #[test]
 fn another_machine_is_planned_anew() {
     let standing = standing(&joined(&[host("dgx_a100")]), Prepared::new());
