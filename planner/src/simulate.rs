@@ -57,13 +57,16 @@ impl Timeline {
 /// Runs `transfers` over links of `gbps` GB/s each (bytes a nanosecond).
 ///
 /// # Errors
-/// The first transfer that names no link, waits for one that is not before it, or crosses a link of no rate.
+/// The first transfer that names no link, waits for one that is not before it, crosses a link of no rate or of one that is no number, or
+/// ends at no time that a number holds.
 pub fn simulate(gbps: &[f64], transfers: &[Transfer], sharing: Sharing) -> Result<Timeline, usize> {
     let sound = |(place, t): (usize, &Transfer)| {
         let links = t.over.iter().all(|&(link, part)| {
-            part > 0.0 && gbps.get(link).is_some_and(|rate| *rate > 0.0 || t.bytes == 0)
+            let rate = gbps.get(link).copied().unwrap_or(f64::NAN);
+            part > 0.0 && part.is_finite() && rate.is_finite() && (rate > 0.0 || t.bytes == 0)
         });
-        (!links || t.after.iter().any(|before| *before >= place)).then_some(place)
+        let latency = t.latency_ns.is_finite() && t.latency_ns >= 0.0;
+        (!links || !latency || t.after.iter().any(|before| *before >= place)).then_some(place)
     };
     if let Some(place) = transfers.iter().enumerate().find_map(sound) {
         return Err(place);
@@ -73,7 +76,10 @@ pub fn simulate(gbps: &[f64], transfers: &[Transfer], sharing: Sharing) -> Resul
         Sharing::Fair => run.fair(),
         Sharing::Serial => run.serial(),
     }
-    Ok(Timeline { arrived_ns: run.arrived })
+    match run.arrived.iter().position(|time| !time.is_finite()) {
+        Some(place) => Err(place),
+        None => Ok(Timeline { arrived_ns: run.arrived }),
+    }
 }
 
 /// A time that is a number, in order.
@@ -94,6 +100,9 @@ impl Ord for Time {
     }
 }
 
+/// Rounds in a row in which nothing ends or begins, from which a simulation is given up: none is to be expected to have two.
+const MOST_IDLE: u32 = 64;
+
 struct Run<'a> {
     gbps: &'a [f64],
     transfers: &'a [Transfer],
@@ -101,6 +110,7 @@ struct Run<'a> {
     next: Vec<Vec<usize>>,
     /// By transfer: how many it still waits for.
     missing: Vec<usize>,
+    /// By transfer; without end until it has arrived.
     arrived: Vec<f64>,
     /// Arrivals and starts to come: time, then transfer, then whether it arrives.
     queue: BinaryHeap<Reverse<(Time, usize, bool)>>,
@@ -117,7 +127,8 @@ impl<'a> Run<'a> {
         let missing: Vec<usize> = transfers.iter().map(|t| t.after.len()).collect();
         let free = missing.iter().enumerate().filter(|(_, missing)| **missing == 0);
         let queue = free.map(|(place, _)| Reverse((Time(0.0), place, false))).collect();
-        Self { gbps, transfers, next, missing, arrived: vec![0.0; transfers.len()], queue }
+        let arrived = vec![f64::INFINITY; transfers.len()];
+        Self { gbps, transfers, next, missing, arrived, queue }
     }
 
     /// A transfer has arrived: those that waited for it alone are ready.
@@ -154,7 +165,9 @@ impl<'a> Run<'a> {
         let mut now = 0.0_f64;
         // What is under way: transfer, bytes left, rate.
         let mut active: Vec<(usize, f64, f64)> = Vec::new();
-        loop {
+        // What rounding leaves of a transfer shrinks by far more than half each time.
+        let mut idle = 0;
+        while idle < MOST_IDLE {
             let leaves = active
                 .iter()
                 .map(|(_, left, rate)| now + left / rate)
@@ -169,18 +182,21 @@ impl<'a> Run<'a> {
             }
             now = then;
             let mut changed = false;
-            // A thousandth of a byte is what rounding leaves.
-            let (over, still): (Vec<_>, Vec<_>) =
-                active.into_iter().partition(|(_, left, _)| *left < 1e-3);
+            // A thousandth of a byte is what rounding leaves, or what takes less time than the clock can tell.
+            let (over, still): (Vec<_>, Vec<_>) = active
+                .into_iter()
+                .partition(|(_, left, rate)| *left < 1e-3 || now + left / rate <= now);
             active = still;
             for (place, ..) in over {
                 changed = true;
                 let arrival = now + self.transfers[place].latency_ns;
                 self.queue.push(Reverse((Time(arrival), place, true)));
             }
+            idle += 1;
             while let Some(&Reverse((Time(time), place, arrives))) = self.queue.peek()
                 && time <= now
             {
+                idle = 0;
                 self.queue.pop();
                 let transfer = &self.transfers[place];
                 if arrives {
@@ -193,6 +209,7 @@ impl<'a> Run<'a> {
                 }
             }
             if changed {
+                idle = 0;
                 self.share(&mut active);
             }
         }
@@ -236,8 +253,10 @@ impl<'a> Run<'a> {
                     *left = (*left - load * rise).max(0.0);
                 }
             }
-            // Some link is full, so some stop.
-            debug_assert!(!stopped.is_empty());
+            // Some link is full, so some stop, unless rates are beyond what numbers hold.
+            if stopped.is_empty() {
+                return;
+            }
             growing = still;
         }
     }
@@ -444,6 +463,24 @@ mod tests {
         assert_eq!(simulate(&[1.0], &[over(1, &[1], &[])], Sharing::Fair), Err(0));
         assert_eq!(simulate(&[1.0], &[over(1, &[0], &[0])], Sharing::Serial), Err(0));
         assert_eq!(simulate(&[0.0], &[over(1, &[0], &[])], Sharing::Serial), Err(0));
+        for rate in [f64::NAN, f64::INFINITY, -1.0, f64::MIN_POSITIVE / 4.0] {
+            for sharing in [Sharing::Fair, Sharing::Serial] {
+                assert_eq!(simulate(&[rate], &[over(u64::MAX, &[0], &[])], sharing), Err(0));
+            }
+        }
+        let late = Transfer { latency_ns: f64::NAN, ..over(1, &[0], &[]) };
+        assert_eq!(simulate(&[1.0], &[late], Sharing::Fair), Err(0));
+    }
+
+    /// Late in time, a few bytes take less than the clock can tell.
+    #[test]
+    fn what_the_clock_cannot_tell_ends() {
+        let late = Transfer { latency_ns: 1e18, ..Transfer::default() };
+        let all = [late, over(7, &[0], &[0]), over(u64::MAX, &[0, 1], &[0]), over(9, &[1], &[1])];
+        for rates in [[1.0, 3.0], [1e9, 1e-3], [1e-9, 1e9]] {
+            let found = simulate(&rates, &all, Sharing::Fair).unwrap();
+            assert!(found.arrived_ns.iter().all(|time| *time >= 1e18), "{found:?}");
+        }
     }
 
     /// Pieces down a chain, each behind the one before it on its hop.
