@@ -306,11 +306,9 @@ impl<'a> Loader<'a> {
                 ..PlanRequest::default()
             };
             let plan = crate::plan(&of.topology, &request)?;
-            let report = check::plan(&of.topology, &plan).ok();
-            let counted = report.and_then(|mut report| report.collectives.remove(&collective));
-            counted
+            check::count(&of.topology, &plan.ranks, &plan.channels, collective)
                 .map(|counted| Local { loads: counted.loads, height: counted.height.into() })
-                .ok_or(PlanError::NotPlanned { collective })
+                .map_err(|_| PlanError::NotPlanned { collective })
         });
         found.as_ref().map_err(Clone::clone)
     }

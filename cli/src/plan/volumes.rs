@@ -142,6 +142,7 @@ fn chain(plan: &Plan, collective: Collective, bytes: u64) -> Option<Chain> {
         return None;
     }
     let ranks = plan.ranks.len();
+    let best = plan.collectives.get(&collective)?.best.as_ref()?;
     let rings = plan.channels_of(collective).filter(|c| c.pattern == Pattern::Ring);
     let of_ring = |share: Fraction, gbps: f64| {
         #[expect(
@@ -153,14 +154,9 @@ fn chain(plan: &Plan, collective: Collective, bytes: u64) -> Option<Chain> {
         let pieces = chain_pieces(part, ranks, gbps, HOP_NS);
         Chain { pieces, predicted_us: chain_ns(part, ranks, pieces, gbps, HOP_NS) / 1e3 }
     };
-    let rated = rings.filter(|ring| !ring.gbps.is_zero());
-    rated
-        .map(|ring| of_ring(ring.share, plan_rate(plan, collective, ring.share)))
-        .max_by(|a, b| a.predicted_us.total_cmp(&b.predicted_us))
-}
-
-/// GB/s on the hops of a ring of that share when the collective runs.
-fn plan_rate(plan: &Plan, collective: Collective, share: Fraction) -> f64 {
-    let best = plan.collectives.get(&collective).and_then(|reached| reached.best.as_ref());
-    best.map_or(0.0, |best| best.algbw_gbps.to_f64() * share.to_f64()).max(f64::MIN_POSITIVE)
+    let rated = rings.filter_map(|ring| {
+        let gbps = check::channel_gbps(ring, collective, best.algbw_gbps, ranks)?;
+        (!gbps.is_zero()).then(|| of_ring(ring.share, gbps.to_f64()))
+    });
+    rated.max_by(|a, b| a.predicted_us.total_cmp(&b.predicted_us))
 }

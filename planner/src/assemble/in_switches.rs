@@ -15,12 +15,10 @@ use alloc::vec::Vec;
 
 use topology::plan::{Candidate, PlanRank};
 use topology::snapshot::{LinkLayer, NicRole};
-use topology::{
-    Algorithm, Collective, Fraction, GpuIndex, HostId, LinkId, Topology, Vertex, VertexId,
-    VertexKind,
-};
+use topology::{Algorithm, Collective, Fraction, HostId, LinkId, Topology, VertexId, VertexKind};
 
 use crate::model::Model;
+use crate::select::usable;
 
 /// Compute capability times ten from which NVSwitches reduce (Hopper with third-generation switches; NCCL asks the driver for
 /// multicast and takes NVLS from 9.0 on).
@@ -91,7 +89,8 @@ fn coll_net(topology: &Topology, model: &Model, collective: Collective) -> Optio
             return None;
         }
         known &= nics.clone().all(|nic| nic.link_layer.is_some());
-        let of_host = |id: &&VertexId| topology.vertex(**id).host == Some(*host);
+        let of_host =
+            |id: &&VertexId| topology.vertex(**id).host == Some(*host) && usable(topology, **id);
         let is_fabric = |id: VertexId| topology.vertex(id).kind == VertexKind::Fabric;
         let nets = topology.nics().iter().filter(of_host);
         let net: u64 = nets.filter_map(|nic| between(topology, *nic, is_fabric)).sum();
@@ -136,13 +135,33 @@ fn between(topology: &Topology, id: VertexId, wanted: impl Fn(VertexId) -> bool)
 
 /// The vertices of the ranks, in order.
 fn vertices(topology: &Topology, ranks: &[PlanRank]) -> Option<Vec<VertexId>> {
-    let gpu = |id: &VertexId| match topology.vertex(*id) {
-        Vertex { kind: VertexKind::Gpu { index }, host: Some(host), .. } => {
-            Some(((*host, *index), *id))
-        }
-        _ => None,
-    };
-    let known: BTreeMap<(HostId, GpuIndex), VertexId> =
-        topology.gpus().iter().filter_map(gpu).collect();
-    ranks.iter().map(|rank| known.get(&(rank.host, rank.gpu)).copied()).collect()
+    ranks.iter().map(|rank| topology.gpu(rank.host, rank.gpu)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use topology::PlanRequest;
+    use topology::snapshot::NicRole;
+
+    use super::*;
+    use crate::test_hosts::{host, joined};
+
+    /// NICs for storage, and those whose port is down, add nothing to what hosts send to switches that add.
+    #[test]
+    fn only_nics_for_collectives_count() {
+        let reached = |change: &dyn Fn(&mut topology::snapshot::Nic)| {
+            let mut one = host("dgx_h100");
+            // So slow that they limit, and not what is inside.
+            one.nics.iter_mut().for_each(|nic| nic.mbit = nic.mbit.map(|mbit| mbit.min(100_000)));
+            let fabric = one.nics.iter().position(|nic| nic.role != NicRole::Other).unwrap();
+            change(&mut one.nics[fabric]);
+            let topology = joined(&[one.clone(), one]);
+            let model = Model::new(&topology, &PlanRequest::default()).unwrap();
+            coll_net(&topology, &model, Collective::AllReduce).map(|found| found.algbw_gbps)
+        };
+        let all = reached(&|_| {}).unwrap();
+        let storage = reached(&|nic| nic.role = NicRole::Other).unwrap();
+        assert_eq!(storage, reached(&|nic| nic.up = Some(false)).unwrap());
+        assert!(storage < all, "{storage} {all}");
+    }
 }

@@ -51,15 +51,8 @@ pub(super) fn volumes(
     ranks: usize,
 ) -> Option<Volumes> {
     let of = Operation { topology, channels, parts, collective, ranks };
-    let mut worst: Option<(Fraction, Case, Loads)> = None;
-    for case in cases(channels, collective, ranks) {
-        let loads = loads(&of, case)?;
-        let time = busiest(topology, &loads)?;
-        if worst.as_ref().is_none_or(|(slowest, ..)| time > *slowest) {
-            worst = Some((time, case, loads));
-        }
-    }
-    let Some((_, case, links)) = worst else { return Some(Volumes::default()) };
+    let slowest = slowest(&of, cases(channels, collective, ranks))?;
+    let Some((_, case, links)) = slowest else { return Some(Volumes::default()) };
     let mut by_rank = vec![(Fraction::ZERO, Fraction::ZERO); ranks];
     let mut job = Fraction::ZERO;
     for (channel, _) in channels.iter().filter(|(channel, _)| !idle(channel, case)) {
@@ -106,15 +99,8 @@ pub(super) fn count(
     if let Some(root) = slowest_root(&of, &cases)? {
         cases = vec![root];
     }
-    let mut worst: Option<(Fraction, Loads)> = None;
-    for case in cases {
-        let loads = loads(&of, case)?;
-        let time = busiest(topology, &loads)?;
-        if worst.as_ref().is_none_or(|(slowest, _)| time > *slowest) {
-            worst = Some((time, loads));
-        }
-    }
-    let (time, loads) = worst.unwrap_or_default();
+    let (time, loads) =
+        slowest(&of, cases)?.map_or_else(Default::default, |(time, _, loads)| (time, loads));
     let limiting = limiting(topology, &loads, time)?;
     let algbw_gbps =
         if time.is_zero() { Fraction::ZERO } else { Fraction::ONE.checked_div(time)? };
@@ -175,6 +161,19 @@ fn busiest(topology: &Topology, loads: &Loads) -> Option<Fraction> {
     loads.iter().try_fold(Fraction::ZERO, |most, (link, load)| {
         Some(most.max(link_time(topology, *link, *load)?))
     })
+}
+
+/// The first of the cases that take longest: its seconds per GB, and its loads. `None` inside where there is no case.
+fn slowest(of: &Operation<'_>, cases: Vec<Case>) -> Option<Option<(Fraction, Case, Loads)>> {
+    let mut worst: Option<(Fraction, Case, Loads)> = None;
+    for case in cases {
+        let loads = loads(of, case)?;
+        let time = busiest(of.topology, &loads)?;
+        if worst.as_ref().is_none_or(|(slowest, ..)| time > *slowest) {
+            worst = Some((time, case, loads));
+        }
+    }
+    Some(worst)
 }
 
 /// The links that take this long.
