@@ -165,14 +165,26 @@ fn job(args: &MapArgs, fleet: &Fleet) -> Result<Job, Failure> {
     let there = args.gpus.as_ref().map_or_else(|| fleet.gpus(), |gpus| gpus.len() * fleet.hosts());
     let dp = match args.dp {
         Some(dp) => dp,
-        None if others > 0 && there.is_multiple_of(others) => there / others,
+        // An axis without ranks is refused below.
+        None if others == 0 => 1,
+        None if there.is_multiple_of(others) => there / others,
         None => {
             return Err(Failure::usage(format!(
                 "tp * cp * pp is {others}, of which {there} GPUs are no multiple: give --dp or other sizes"
             )));
         }
     };
-    Ok(Job { tp: args.tp, cp: args.cp, dp, pp: args.pp, ep: args.ep })
+    let job = Job { tp: args.tp, cp: args.cp, dp, pp: args.pp, ep: args.ep };
+    // Before groups are made: those of sizes that fit no machine would fill memory first.
+    if let Some(reason) = job.refusal() {
+        return Err(Failure::usage(reason));
+    }
+    if job.ranks() != there {
+        return Err(Failure::usage(
+            MapError::Ranks { ranks: job.ranks(), gpus: there }.to_string(),
+        ));
+    }
+    Ok(job)
 }
 
 /// The model, and what was assumed of it.

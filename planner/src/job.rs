@@ -133,7 +133,8 @@ pub fn plan(
         }
     }
     plan.findings = findings(fleet, &plan);
-    check_job::job(&topologies, &plan).map_err(refused)?;
+    // Its form and loads were checked when they were counted.
+    check_job::claims(&plan, &counted).map_err(refused)?;
     Ok(plan)
 }
 
@@ -284,7 +285,8 @@ impl Hosts {
         let slowest = |hub: &dyn Fn(usize) -> Option<Fraction>| -> u128 {
             let times = (0..self.flows.len()).map(|class| {
                 let flowing = Flowing::new(collective, self.hosts(), self.data(class), hub(class));
-                let loads = flowing.map(|flowing| self.flows[class].loads(collective, &flowing));
+                let loads =
+                    flowing.and_then(|flowing| self.flows[class].loads(collective, &flowing));
                 longest(topologies[class], &loads.unwrap_or_default())
             });
             times.max().unwrap_or(0)
@@ -300,7 +302,7 @@ impl Hosts {
         for (class, flows) in self.flows.iter().enumerate() {
             let at = |hub: Fraction| {
                 let flowing = Flowing::new(collective, self.hosts(), self.data(class), Some(hub));
-                flowing.map(|flowing| flows.loads(collective, &flowing)).unwrap_or_default()
+                flowing.and_then(|flowing| flows.loads(collective, &flowing)).unwrap_or_default()
             };
             let (none, all) = (at(Fraction::ZERO), at(Fraction::ONE));
             let line = |(link, load): (&LinkId, &Fraction)| {
@@ -379,13 +381,10 @@ fn findings(fleet: &Fleet, plan: &JobPlan) -> Vec<Finding> {
             .map(|class| format!("class {class}"))
             .collect();
         if !other.is_empty() {
-            found.push(Finding {
-                code: "owners-cross-rails".into(),
-                severity: Severity::Info,
-                component: other.join(", "),
-                evidence: "their NICs or rates differ from those of class 0, so some data goes from one rail to another".into(),
-                fix: "where rails do not reach each other, run hosts of one class together".into(),
-            });
+            let evidence = "their NICs or rates differ from those of class 0, so some data goes from one rail to another";
+            let fix = "where rails do not reach each other, run hosts of one class together";
+            let (code, component) = ("owners-cross-rails", other.join(", "));
+            found.push(Finding::new(code, Severity::Info, component, evidence, fix));
         }
     }
     for class in &plan.classes {

@@ -213,19 +213,19 @@ pub fn map(fleet: &Fleet, request: &MapRequest) -> Result<Mapping, MapError> {
             None => MapError::Job("no mapping has a time".into()),
         });
     };
-    let order = Order::of(&evaluator, &best.assignment);
+    let launch = Launch::of(&evaluator, &best.assignment);
     let (axes, loads) = axes(&mut evaluator, &best.assignment).map_err(MapError::Apart)?;
     let mut alternatives: Vec<Alternative> = Vec::new();
     for other in &found[1..] {
-        let Launch { name: order, megatron, .. } = Order::of(&evaluator, &other.assignment);
-        let other = Alternative { order, megatron, step: other.time.clone() };
+        let Order { name, megatron, .. } = Launch::of(&evaluator, &other.assignment).order;
+        let other = Alternative { order: name, megatron, step: other.time.clone() };
         // Hosts in another order are no other way to count.
         if alternatives.len() < ALTERNATIVES && !alternatives.contains(&other) {
             alternatives.push(other);
         }
     }
     Ok(Mapping {
-        ranks: order.ranks(&evaluator, &best.assignment),
+        ranks: launch.ranks(&evaluator, &best.assignment),
         warnings: warnings(fleet, &axes, &loads),
         axes,
         step: best.time.clone(),
@@ -233,7 +233,7 @@ pub fn map(fleet: &Fleet, request: &MapRequest) -> Result<Mapping, MapError> {
         alternatives,
         exhaustive: job.ranks() <= MOST_EXACT,
         mappings: evaluator.steps,
-        order: order.order,
+        order: launch.order,
     })
 }
 
@@ -262,15 +262,13 @@ fn places(fleet: &Fleet, gpus: Option<&[GpuIndex]>) -> Result<Vec<GpuPlace>, Map
 /// An order with the launcher's number of each rank.
 struct Launch {
     order: Order,
-    name: String,
-    megatron: Option<String>,
     /// By number in Megatron's order.
     number: Vec<usize>,
 }
 
-impl Order {
+impl Launch {
     /// The first nesting under which each host's ranks follow each other, so that a launcher can start them; else a mesh over hosts in order.
-    fn of(evaluator: &Evaluator<'_>, assignment: &[usize]) -> Launch {
+    fn of(evaluator: &Evaluator<'_>, assignment: &[usize]) -> Self {
         let job = &evaluator.job;
         let named =
             [(MEGATRON, Some("the default")), (MEGATRON_PP_DP, Some("--use-tp-pp-dp-mapping"))];
@@ -295,23 +293,13 @@ impl Order {
                 })
                 .flatten()
                 .collect();
-            return Launch::new(names.join("-"), flag.map(String::from), hosts, visible, number);
+            let megatron = flag.map(String::from);
+            let order = Order { name: names.join("-"), megatron, hosts, visible };
+            return Self { order, number };
         }
         let (hosts, visible) = by_host(evaluator.fleet(), &evaluator.places).unwrap_or_default();
-        Launch::new("mesh".into(), None, hosts, visible, assignment.to_vec())
-    }
-}
-
-impl Launch {
-    fn new(
-        name: String,
-        megatron: Option<String>,
-        hosts: Vec<usize>,
-        visible: Vec<Vec<GpuIndex>>,
-        number: Vec<usize>,
-    ) -> Self {
-        let order = Order { name: name.clone(), megatron: megatron.clone(), hosts, visible };
-        Self { order, name, megatron, number }
+        let order = Order { name: "mesh".into(), megatron: None, hosts, visible };
+        Self { order, number: assignment.to_vec() }
     }
 
     fn ranks(&self, evaluator: &Evaluator<'_>, assignment: &[usize]) -> Vec<MappedRank> {
@@ -405,13 +393,7 @@ fn link_name(fleet: &Fleet, (host, link): HostLink) -> String {
 }
 
 fn warning(code: &str, component: String, evidence: String, fix: &str) -> Finding {
-    Finding {
-        code: code.into(),
-        severity: Severity::Degraded,
-        component,
-        evidence,
-        fix: fix.into(),
-    }
+    Finding::new(code, Severity::Degraded, component, evidence, fix)
 }
 
 /// What is wrong with where groups are.

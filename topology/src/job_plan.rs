@@ -118,7 +118,7 @@ pub struct RootTree<'a> {
 
 impl JobClass {
     /// The trees by which `root` spreads (all-gather) or collects (reduce-scatter) its data inside the host, in order of channels; one without
-    /// hops for a single GPU. They are those of the plan's own channels, or of its first alternative in rings or trees where those are none.
+    /// hops for a single GPU. None where their shares, which a file may hold, do not fit. They are those of the plan's own channels, or of its first alternative in rings or trees where those are none.
     #[must_use]
     pub fn trees(&self, collective: Collective, root: usize) -> Vec<RootTree<'_>> {
         let Some(plan) = &self.plan else {
@@ -154,9 +154,15 @@ impl JobClass {
                 Pattern::Tree | Pattern::Pairs | Pattern::Rounds => {}
             }
         }
-        let total: Fraction = trees.iter().map(|tree| tree.share).sum();
-        if !total.is_zero() {
-            trees.iter_mut().for_each(|tree| tree.share = tree.share / total);
+        let total = trees
+            .iter()
+            .try_fold(Fraction::ZERO, |total, tree| total.checked_add(tree.share))
+            .filter(|total| !total.is_zero());
+        for tree in &mut trees {
+            let Some(share) = total.and_then(|total| tree.share.checked_div(total)) else {
+                return Vec::new();
+            };
+            tree.share = share;
         }
         trees
     }

@@ -23,7 +23,9 @@ use alloc::vec::Vec;
 
 use topology::job_plan::{Exchange, JobClass, JobPlan};
 use topology::plan::ChannelEdge;
-use topology::{Collective, Fraction, LinkId, Topology, VertexId, VertexKind};
+use topology::{Collective, Fraction, HostId, LinkId, Topology, VertexId, VertexKind};
+
+use super::exact;
 
 /// What one collective reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +74,8 @@ pub struct Flowing {
 }
 
 impl Flowing {
-    /// For a host with the part `data`, hub for the part `hub` (`None`: direct), one of `hosts`.
+    /// For a host with the part `data`, hub for the part `hub` (`None`: direct), one of `hosts`. `None` where there is no such exchange or
+    /// its parts do not fit.
     #[must_use]
     pub fn new(
         collective: Collective,
@@ -81,20 +84,20 @@ impl Flowing {
         hub: Option<Fraction>,
     ) -> Option<Self> {
         let whole = |count: u64| Fraction::integer(i128::from(count));
-        let foreign = Fraction::ONE - data;
+        let foreign = Fraction::ONE.checked_sub(data)?;
         let relayed = |first: Fraction| match hub {
-            Some(hub) => first + hub * whole(hosts.saturating_sub(2)),
-            None => data * whole(hosts - 1),
+            Some(hub) => first.checked_add(hub.checked_mul(whole(hosts.saturating_sub(2)))?),
+            None => data.checked_mul(whole(hosts.saturating_sub(1))),
         };
         let zero = Fraction::ZERO;
         Some(match (collective, hub) {
             (Collective::AllReduce, Some(_)) => {
-                let across = if hosts > 1 { relayed(Fraction::ONE) } else { zero };
+                let across = if hosts > 1 { relayed(Fraction::ONE)? } else { zero };
                 let whole = Fraction::ONE;
                 Self { out: across, back: across, spread: whole, collect: whole, own: zero }
             }
             (Collective::AllGather, _) => Self {
-                out: relayed(data),
+                out: relayed(data)?,
                 back: foreign,
                 spread: foreign,
                 collect: zero,
@@ -102,7 +105,7 @@ impl Flowing {
             },
             (Collective::ReduceScatter, _) => Self {
                 out: foreign,
-                back: relayed(data),
+                back: relayed(data)?,
                 spread: zero,
                 collect: foreign,
                 own: data,
@@ -113,9 +116,13 @@ impl Flowing {
 }
 
 impl ClassFlows {
-    /// All flows at once.
+    /// All flows at once; `None` where a load does not fit.
     #[must_use]
-    pub fn loads(&self, collective: Collective, flowing: &Flowing) -> BTreeMap<LinkId, Fraction> {
+    pub fn loads(
+        &self,
+        collective: Collective,
+        flowing: &Flowing,
+    ) -> Option<BTreeMap<LinkId, Fraction>> {
         let own = if collective == Collective::ReduceScatter {
             &self.own_collect
         } else {
@@ -129,11 +136,11 @@ impl ClassFlows {
             (&self.collect, flowing.collect),
             (own, flowing.own),
         ] {
-            if !part.is_zero() {
-                of.iter().for_each(|(link, load)| add(&mut sums, *link, *load * part));
+            for (link, load) in of.iter().filter(|_| !part.is_zero()) {
+                add(&mut sums, *link, load.checked_mul(part)?)?;
             }
         }
-        sums
+        Some(sums)
     }
 
     /// Follows a class's trees and ways on its topology.
@@ -156,7 +163,10 @@ impl ClassFlows {
         };
         for (local, &part) in class.owners.iter().enumerate().filter(|(_, part)| !part.is_zero()) {
             for uplink in &class.uplinks[local] {
-                let load = part * uplink.share;
+                let Some(load) = part.checked_mul(uplink.share) else {
+                    found.push(UNFIT.into());
+                    continue;
+                };
                 walk.uplink(local, &uplink.out, true, load, &mut flows.out, &mut found);
                 walk.uplink(local, &uplink.back, false, load, &mut flows.back, &mut found);
             }
@@ -165,9 +175,14 @@ impl ClassFlows {
     }
 }
 
-fn add(sums: &mut Loads, link: LinkId, load: Fraction) {
+/// What is said of fractions that a file holds and 128 bits do not.
+const UNFIT: &str = "a load does not fit";
+
+/// `None` where the sum does not fit.
+fn add(sums: &mut Loads, link: LinkId, load: Fraction) -> Option<()> {
     let sum = sums.entry(link).or_insert(Fraction::ZERO);
-    *sum = *sum + load;
+    *sum = sum.checked_add(load)?;
+    Some(())
 }
 
 /// Finds the links that names stand for.
@@ -183,9 +198,7 @@ impl<'a> Walk<'a> {
     fn new(topology: &'a Topology, class: &'a JobClass, found: &mut Vec<String>) -> Option<Self> {
         let mut gpus = Vec::new();
         for (local, rank) in class.ranks.iter().enumerate() {
-            let gpu = topology.gpus().iter().copied().find(|&id| {
-                matches!(topology.vertex(id).kind, VertexKind::Gpu { index } if index == rank.gpu)
-            });
+            let gpu = topology.gpu(HostId(0), rank.gpu);
             match gpu {
                 Some(gpu) if rank.rank.index() == local && !gpus.contains(&gpu) => gpus.push(gpu),
                 _ => found.push(format!("local rank {local} is no GPU of its own")),
@@ -203,14 +216,18 @@ impl<'a> Walk<'a> {
         for hop in stops.windows(2) {
             let links = self.topology.links_between(hop[0], hop[1]);
             let rate = |link: &LinkId| self.topology.link(*link).bandwidth.kbps();
-            let total: u64 = links.iter().map(rate).sum();
+            let total = links.iter().map(rate).fold(0, u64::saturating_add);
             if total == 0 {
                 let name = |id| &self.topology.vertex(id).name;
                 found.push(format!("no link leads from {} to {}", name(hop[0]), name(hop[1])));
                 return;
             }
             for link in &links {
-                add(sums, *link, load * Fraction::of(rate(link), total));
+                let part = load.checked_mul(Fraction::of(rate(link), total));
+                if part.and_then(|part| add(sums, *link, part)).is_none() {
+                    found.push(UNFIT.into());
+                    return;
+                }
             }
         }
     }
@@ -251,12 +268,16 @@ impl<'a> Walk<'a> {
         let mut sums = Loads::new();
         for (root, &part) in parts.iter().enumerate().filter(|(_, part)| !part.is_zero()) {
             let trees = self.class.trees(collective, root);
-            if trees.iter().map(|tree| tree.share).sum::<Fraction>() != Fraction::ONE {
+            if exact::sum(trees.iter().map(|tree| tree.share)) != Some(Fraction::ONE) {
                 found.push(format!("{collective}: local rank {root} has no trees"));
             }
             for tree in trees {
+                let Some(load) = part.checked_mul(tree.share) else {
+                    found.push(UNFIT.into());
+                    continue;
+                };
                 for edge in tree.edges {
-                    self.edge(edge, part * tree.share, &mut sums, found);
+                    self.edge(edge, load, &mut sums, found);
                 }
             }
         }
@@ -272,7 +293,10 @@ impl<'a> Walk<'a> {
         for path in &edge.paths {
             let Some(inner) = self.named(&path.via, found) else { continue };
             let stops: Vec<VertexId> = [from].into_iter().chain(inner).chain([to]).collect();
-            self.path(&stops, load * path.share, sums, found);
+            match load.checked_mul(path.share) {
+                Some(load) => self.path(&stops, load, sums, found),
+                None => found.push(UNFIT.into()),
+            }
         }
     }
 }
@@ -286,8 +310,20 @@ pub fn job(
     plan: &JobPlan,
 ) -> Result<BTreeMap<Collective, JobCounted>, Vec<String>> {
     let counted = count_job(classes, plan)?;
+    claims(plan, &counted)?;
+    Ok(counted)
+}
+
+/// What a plan says of itself against what [`count_job`] counted.
+///
+/// # Errors
+/// All claims that are not so.
+pub fn claims(
+    plan: &JobPlan,
+    counted: &BTreeMap<Collective, JobCounted>,
+) -> Result<(), Vec<String>> {
     let mut found = Vec::new();
-    for (collective, counted) in &counted {
+    for (collective, counted) in counted {
         let claimed = &plan.collectives[collective];
         if claimed.algbw_gbps != counted.algbw_gbps {
             found.push(format!(
@@ -299,7 +335,7 @@ pub fn job(
             found.push(format!("{collective}: what is reached exceeds the bound"));
         }
     }
-    if found.is_empty() { Ok(counted) } else { Err(found) }
+    if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
 /// [`job`] without a look at what the plan claims to reach: how a plan under construction learns what to say of itself.
@@ -336,15 +372,19 @@ pub fn count_job(
                 Exchange::Hubs(weights) => weights.get(place).copied(),
             };
             let Some(flowing) = Flowing::new(collective, hosts, data, hub) else {
-                found.push(format!("{collective}: no such exchange"));
+                found.push(format!("{collective}: no such exchange, or parts that do not fit"));
                 continue;
             };
-            let of_class = of.loads(collective, &flowing);
+            let Some(of_class) = of.loads(collective, &flowing) else {
+                found.push(format!("{collective}: {UNFIT}"));
+                continue;
+            };
             for (&link, &load) in &of_class {
                 let kbps = classes[place].link(link).bandwidth.kbps();
                 // Seconds per GB.
-                let Some(time) = load.checked_mul(Fraction::of(1_000_000, kbps)) else {
-                    found.push(format!("{collective}: a load does not fit"));
+                let each = Fraction::new(1_000_000, i128::from(kbps));
+                let Some(time) = each.and_then(|each| load.checked_mul(each)) else {
+                    found.push(format!("{collective}: {UNFIT}"));
                     continue;
                 };
                 if slowest.is_none_or(|(most, _, _)| time > most) {
@@ -354,7 +394,7 @@ pub fn count_job(
             loads.push(of_class.into_iter().filter(|(_, load)| !load.is_zero()).collect());
         }
         let time = slowest.map_or(Fraction::ZERO, |(time, _, _)| time);
-        let algbw_gbps = if time.is_zero() { Fraction::ZERO } else { Fraction::ONE / time };
+        let algbw_gbps = Fraction::ONE.checked_div(time).unwrap_or(Fraction::ZERO);
         let limiting = slowest.map(|(_, place, link)| (place, link));
         counted.insert(collective, JobCounted { algbw_gbps, loads, limiting });
     }
@@ -384,13 +424,14 @@ fn form(classes: &[&Topology], plan: &JobPlan) -> Vec<String> {
             continue;
         }
         if class.owners.iter().any(|part| *part < Fraction::ZERO)
-            || class.owners.iter().copied().sum::<Fraction>() != Fraction::ONE
+            || exact::sum(class.owners.iter().copied()) != Some(Fraction::ONE)
         {
             wrong("what owners have does not add up to all".into());
         }
         for (local, part) in class.owners.iter().enumerate().filter(|(_, part)| !part.is_zero()) {
-            let sum: Fraction = class.uplinks[local].iter().map(|uplink| uplink.share).sum();
-            if plan.class_of.len() > 1 && sum != Fraction::ONE {
+            let sum = exact::sum(class.uplinks[local].iter().map(|uplink| uplink.share));
+            if plan.class_of.len() > 1 && sum != Some(Fraction::ONE) {
+                let sum = sum.map_or_else(|| "what does not fit".into(), |sum| sum.to_string());
                 wrong(format!("local rank {local} owns {part}, and its ways carry {sum} of it"));
             }
         }
@@ -410,12 +451,15 @@ fn form(classes: &[&Topology], plan: &JobPlan) -> Vec<String> {
     }
     for (collective, reached) in &plan.collectives {
         if let Exchange::Hubs(weights) = &reached.exchange {
-            let all = plan.counts().into_iter().zip(weights);
-            let sum: Fraction =
-                all.map(|(count, weight)| Fraction::integer(i128::from(count)) * *weight).sum();
+            let of_class = |(count, weight): (u64, &Fraction)| {
+                Fraction::integer(i128::from(count)).checked_mul(*weight)
+            };
+            let all: Option<Vec<_>> =
+                plan.counts().into_iter().zip(weights).map(of_class).collect();
+            let sum = all.and_then(exact::sum);
             if weights.len() != classes.len()
                 || weights.iter().any(|weight| *weight < Fraction::ZERO)
-                || sum != Fraction::ONE
+                || sum != Some(Fraction::ONE)
             {
                 found.push(format!("{collective}: hubs do not share all of the data"));
             }

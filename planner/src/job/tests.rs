@@ -191,6 +191,49 @@ fn changed_plans_are_refused() {
     });
 }
 
+/// Fractions of a file that 128 bits do not hold together are wrong, and no more than that.
+#[test]
+fn fractions_that_do_not_fit_are_violations() {
+    let fleet = fleet(&[host("dgx_h100"), host("dgx_a100")]);
+    let plan = planned(&fleet);
+    let huge = Fraction::new(i128::MAX / 3, i128::MAX - 2).unwrap();
+    let change = |change: &dyn Fn(&mut JobPlan)| {
+        let mut changed = plan.clone();
+        change(&mut changed);
+        let read = job_plan_json::read(job_plan_json::write(&changed).as_bytes());
+        let found = check_job::job(&topologies(&fleet), &read.unwrap_or(changed)).unwrap_err();
+        assert!(!found.is_empty());
+        found
+    };
+    let owners = change(&|plan| {
+        plan.classes[0].owners[0] = huge;
+        plan.classes[0].owners[1] = Fraction::new(1, i128::MAX - 3).unwrap();
+    });
+    assert!(owners[0].contains("add up"), "{owners:?}");
+    let ways = change(&|plan| plan.classes[1].uplinks[0].iter_mut().for_each(|u| u.share = huge));
+    assert!(ways[0].contains("its ways carry"), "{ways:?}");
+    let hubs = change(&|plan| {
+        plan.collectives.get_mut(&Collective::AllReduce).unwrap().exchange =
+            Exchange::Hubs([huge, Fraction::new(1, i128::MAX - 5).unwrap()].into());
+    });
+    assert!(hubs[0].contains("hubs do not share"), "{hubs:?}");
+    // Parts that add up, and whose products do not fit.
+    let rest = Fraction::ONE - huge;
+    let products = change(&|plan| {
+        for class in &mut plan.classes {
+            class.owners.fill(Fraction::ZERO);
+            class.owners[0] = huge;
+            class.owners[1] = rest;
+        }
+    });
+    assert!(products.iter().any(|found| found.contains("does not fit")), "{products:?}");
+    let shares = change(&|plan| {
+        let local = plan.classes[0].plan.as_mut().unwrap();
+        local.channels.iter_mut().for_each(|channel| channel.share = huge);
+    });
+    assert!(shares[0].starts_with("class 0"), "{shares:?}");
+}
+
 #[test]
 fn what_cannot_be_planned() {
     let no_nic = fleet(&[host("dgx1v")]);

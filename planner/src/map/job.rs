@@ -84,7 +84,8 @@ impl Job {
     }
 
     /// What is wrong with the sizes themselves.
-    pub(crate) fn refusal(&self) -> Option<String> {
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
         if [self.tp, self.cp, self.dp, self.pp, self.ep].contains(&0) {
             return Some("every axis has at least one rank".into());
         }

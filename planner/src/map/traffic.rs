@@ -102,7 +102,7 @@ pub struct Traffic {
 pub type Given = Vec<(Axis, u64)>;
 
 impl Traffic {
-    /// What `model` sends, with what is given in its place.
+    /// What `model` sends, with what is given in its place. The job is one that [`Job::refusal`] has nothing against.
     #[must_use]
     pub fn new(job: &Job, model: &Model, given: &Given) -> Self {
         let mut traffic = Self {
@@ -142,7 +142,7 @@ fn derived(job: &Job, model: &Model) -> Vec<(Axis, Motion, u64, u64, String)> {
     let layers = model.layers.div_ceil(pp);
     let passes = model.microbatches.max(1).saturating_mul(model.accumulation.max(1));
     let a_layer = |times: u64| times.saturating_mul(layers).saturating_mul(passes);
-    let product = |factors: &[u64]| factors.iter().fold(1_u64, |all, f| all.saturating_mul(*f));
+    let product = |factors: &[u64]| factors.iter().copied().fold(1, u64::saturating_mul);
     let tokens = product(&[batch, sequence]) / cp;
     let activations = product(&[tokens, hidden, element_bytes]);
     let gradients = |parameters: u64| product(&[parameters, element_bytes]);
@@ -207,6 +207,11 @@ fn derived(job: &Job, model: &Model) -> Vec<(Axis, Motion, u64, u64, String)> {
     ]
 }
 
+/// Sizes come from a command line: what no number holds is the largest there is.
+fn product(factors: &[u128]) -> u128 {
+    factors.iter().copied().fold(1, u128::saturating_mul)
+}
+
 /// Parameters of the rank that has most.
 struct Parameters {
     shared: u64,
@@ -215,17 +220,22 @@ struct Parameters {
 
 impl Parameters {
     fn of_rank(job: &Job, model: &Model) -> Self {
-        let (h, layers) =
-            (u128::from(model.hidden), u128::from(model.layers).div_ceil(job.pp as u128));
-        let vocabulary = u128::from(model.vocabulary);
-        let embeddings =
-            if vocabulary == 0 { 0 } else { (vocabulary + u128::from(model.sequence)) * h };
-        let per_layer = if model.experts == 0 { 12 * h * h + 13 * h } else { 4 * h * h + 13 * h };
-        let of_experts = 8 * h * h * u128::from(model.experts) / job.ep as u128;
+        let h = u128::from(model.hidden);
+        let layers = u128::from(model.layers).div_ceil(job.pp as u128);
+        let words = match model.vocabulary {
+            0 => 0,
+            vocabulary => u128::from(vocabulary) + u128::from(model.sequence),
+        };
+        let squares = if model.experts == 0 { 12 } else { 4 };
+        let per_layer = product(&[squares, h, h]).saturating_add(product(&[13, h]));
+        let of_experts = product(&[8, h, h, model.experts.into()]) / job.ep as u128;
         let split = |parameters: u128| {
             u64::try_from(parameters.div_ceil(job.tp as u128)).unwrap_or(u64::MAX)
         };
-        Self { shared: split(layers * per_layer + embeddings), experts: split(layers * of_experts) }
+        Self {
+            shared: split(product(&[layers, per_layer]).saturating_add(product(&[words, h]))),
+            experts: split(product(&[layers, of_experts])),
+        }
     }
 }
 
@@ -237,9 +247,16 @@ fn compute_ps(job: &Job, model: &Model) -> Option<u64> {
     // 72 b s l h^2 (1 + s / 6h + V / 12 l h), multiplied out; experts repeat the 48 of the layer's two large products.
     let more =
         if model.experts == 0 { 0 } else { u128::from(model.experts_per_token).saturating_sub(1) };
-    let operations = b * s * (72 * l * h * h + 48 * more * l * h * h + 12 * l * h * s + 6 * h * v);
-    let ranks = (job.tp * job.cp * job.pp) as u128;
-    u64::try_from(operations / tflops / ranks).ok()
+    let terms = [
+        product(&[72, l, h, h]),
+        product(&[48, more, l, h, h]),
+        product(&[12, l, h, s]),
+        product(&[6, h, v]),
+    ];
+    let of_token = terms.into_iter().fold(0, u128::saturating_add);
+    let operations = product(&[b, s, of_token]);
+    let ranks = product(&[job.tp as u128, job.cp as u128, job.pp as u128]);
+    Some(u64::try_from(operations / tflops / ranks).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -286,6 +303,28 @@ mod tests {
         assert_eq!(traffic.operations[0].bytes, 1 << 20);
         assert!(traffic.operations.iter().all(|operation| operation.axis != Axis::Pp));
         assert!(traffic.sources[0].contains("as given"));
+    }
+
+    #[test]
+    fn sizes_that_nothing_has_are_the_largest_there_are() {
+        let most = u64::MAX;
+        let model = Model {
+            hidden: most,
+            sequence: most,
+            layers: most,
+            batch: most,
+            microbatches: most,
+            accumulation: most,
+            element_bytes: most,
+            vocabulary: most,
+            experts: most,
+            experts_per_token: most,
+            tflops: Some(1),
+        };
+        let traffic = Traffic::new(&JOB, &model, &Vec::new());
+        assert_eq!(traffic.compute_ps, Some(most));
+        check(&JOB, &model, Axis::Dp, most, 1);
+        check(&JOB, &Model { experts: 0, ..model }, Axis::Dp, most, 1);
     }
 
     /// Its table of a model of 175e9 parameters: 140 of 312 Tflop/s each.

@@ -74,7 +74,14 @@ fn exit_codes_of_map() {
     usage(&["--tp", "3"], "no multiple");
     usage(&["--tp", "2", "--dp", "2"], "4 ranks, and there are 8 GPUs");
     usage(&["--tp", "2", "--ep", "3"], "does not divide");
-    usage(&["--tp", "0"], "");
+    for axis in ["--tp", "--cp", "--dp", "--pp", "--ep"] {
+        usage(&[axis, "0"], "at least one rank");
+        usage(&[axis, "0", "--dp", "8"][..if axis == "--dp" { 2 } else { 4 }], "at least one rank");
+    }
+    let most = u64::MAX.to_string();
+    usage(&["--tp", &most, "--pp", &most], "no multiple");
+    usage(&["--tp", "2", "--dp", &most], "there are 8 GPUs");
+    usage(&["--gpus", "0,1", "--tp", "4", "--dp", "1"], "4 ranks, and there are 2 GPUs");
     usage(&["--gpus", "0,9", "--tp", "2"], "no GPU9");
     // A tensor parallel group over two hosts is worth a warning.
     let arguments = ["map", "--from", &from, "--hosts", "2", "--tp", "16", "-o", "json"];
@@ -100,6 +107,8 @@ fn given_bytes_and_computing_change_what_is_exposed() {
     let (derived, given) = (step(&[]), step(&["--bytes-tp", "1KiB", "--bytes-dp", "0"]));
     assert!(us(&given, "communication_us") < us(&derived, "communication_us"));
     assert!(derived["step_us"].is_null() && derived["bubble_us"].is_null());
+    // Sizes that nothing has are no reason to end otherwise.
+    step(&["--hidden", &u64::MAX.to_string(), "--layers", &u64::MAX.to_string(), "--tflops", "1"]);
     let known = step(&["--tflops", "50"]);
     assert!(us(&known, "exposed_us") < us(&known, "communication_us"));
     assert!(us(&known, "step_us") > us(&known, "bubble_us"));
