@@ -17,6 +17,7 @@ use crate::element::Element;
 use crate::error::{ConnectError, Failure, TransportError};
 use crate::executor::{Compiled, Links};
 use crate::host::Host;
+use crate::link::Fault;
 use crate::memory::Aligned;
 use crate::mesh::{Listeners, Mesh};
 use crate::observe::{Observer, Trace};
@@ -248,6 +249,12 @@ impl Communicator {
         self.shared.as_ref().is_some_and(|shared| shared.crosses)
     }
 
+    /// Makes links go wrong, to see how that is told; for tests of this library on real devices.
+    #[doc(hidden)]
+    pub fn provoke(&mut self, fault: Fault) {
+        self.links.transmit.iter_mut().for_each(|half| half.link.provoke(fault));
+    }
+
     /// Why the communicator is of no further use, if so.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
@@ -281,6 +288,17 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
     budget::check(plan, options)
 }
 
+/// The links in words, with what both ends of each must have.
+fn transport(options: &Options) -> String {
+    let name = options.transport.as_str();
+    match options.transport {
+        Transport::Verbs => {
+            format!("{name} with {} queue pairs a connection", options.ib.queue_pairs)
+        }
+        _ => name.to_owned(),
+    }
+}
+
 /// What must be equal on all ranks.
 fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
     let collectives: Vec<_> = options.collectives.iter().map(|c| c.as_str()).collect();
@@ -288,7 +306,7 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("number of ranks", plan.ranks.len().to_string()),
         ("generation", plan.topology.generation.to_string()),
         ("plan digest", plan_digest(plan)),
-        ("transport", options.transport.as_str().to_owned()),
+        ("transport", transport(options)),
         ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
         ("paths", format!("{:?} with heaps of {} bytes", options.paths, options.heap_bytes)),
         ("memory budget", format!("{} bytes", options.memory_bytes)),

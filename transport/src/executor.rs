@@ -362,6 +362,31 @@ impl Operation {
         })
     }
 
+    /// Whether what it has sent still arrives, also where it waits for something else.
+    pub(crate) fn check(&self, links: &mut Links) -> Result<(), Broken> {
+        for (l, lane) in self.program.lanes.iter().enumerate().filter(|(l, _)| !self.over[*l]) {
+            let Some(half) = lane.transmit.map(|at| &mut links.transmit[at]) else { continue };
+            if half.turns.front() == Some(&self.ticket) {
+                let broken = |error| Broken { peer: half.id.to, step: self.name(l, lane), error };
+                half.link.check().map_err(broken)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says to the links it waits for that this rank is about to sleep; whether one can move already.
+    pub(crate) fn arm(&self, links: &mut Links) -> bool {
+        let mut any = false;
+        for (lane, blocked) in self.program.lanes.iter().zip(&self.blocked) {
+            any |= match (blocked, lane.receive, lane.transmit) {
+                (Blocked::Message, Some(at), _) => links.receive[at].link.arm(),
+                (Blocked::Slot, _, Some(at)) => links.transmit[at].link.arm(),
+                _ => false,
+            };
+        }
+        any
+    }
+
     /// What to sleep on.
     pub(crate) fn interests<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = Interest<'a>> {
         self.program.lanes.iter().zip(&self.blocked).flat_map(|(lane, blocked)| {

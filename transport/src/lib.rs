@@ -49,8 +49,11 @@ pub use driver::Driver;
 pub use element::{Element, ElementType, ReduceOp, UnknownWord};
 pub use error::{ConnectError, Failure, TransportError, with_causes};
 pub use executor::{StepDone, StepHook};
+#[doc(hidden)]
+pub use link::Fault;
 pub use link::LinkKind;
-pub use link::tcp::fuzz_header;
+pub use link::header::fuzz_header;
+pub use link::verbs::{VerbsObjects, verbs_objects};
 pub use memory_limit::{MemoryLimit, memory_limit};
 pub use memory_policy::{has_memory_policy, prefer_memory};
 pub use observe::{Attribution, Late, Totals, Trace};

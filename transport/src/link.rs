@@ -24,8 +24,10 @@ use topology::{Collective, Rank};
 use crate::element::{ElementType, ReduceOp};
 use crate::memory::Slot;
 
+pub(crate) mod header;
 pub(crate) mod shm;
 pub(crate) mod tcp;
+pub(crate) mod verbs;
 
 /// How bytes travel between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,6 +38,8 @@ pub enum LinkKind {
     Shm,
     /// A TCP connection.
     Tcp,
+    /// RDMA: InfiniBand or RoCE.
+    Verbs,
 }
 
 impl fmt::Display for LinkKind {
@@ -43,6 +47,7 @@ impl fmt::Display for LinkKind {
         f.pad(match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
         })
     }
 }
@@ -111,6 +116,13 @@ pub(crate) enum LinkError {
     /// What arrived is not of this protocol, session, generation or connection.
     #[error("{what} is {found:#x}, not {expected:#x}")]
     Corrupt { what: &'static str, expected: u64, found: u64 },
+    /// A NIC says so: which, towards which, and what.
+    #[error("{words}")]
+    Nic {
+        words: String,
+        /// It is the cause. Else it may be what another failure led to: the peer's end was taken down, or its NIC is silent.
+        cause: bool,
+    },
     /// The peer runs another operation.
     #[error("this rank runs {ours}, the peer {theirs}")]
     Mismatch { ours: Tag, theirs: Tag },
@@ -127,6 +139,17 @@ pub(crate) enum Interest<'a> {
     Writable(BorrowedFd<'a>),
 }
 
+/// What can be made to go wrong, to see how it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The peer's memory is named by a key it never gave.
+    WrongKey,
+    /// Queue pairs are put into their state of error.
+    Flush,
+}
+
 /// Sending half of a connection.
 pub(crate) trait Transmit: Send + fmt::Debug {
     /// The next free slot, the same one until it is posted; `None` while all are in flight.
@@ -139,6 +162,16 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     fn poll_flushed(&mut self) -> Result<bool, LinkError>;
     /// What to sleep on while it cannot move.
     fn interest(&self) -> Interest<'_>;
+    /// Says that this rank is about to sleep, to whatever makes [`Interest`]'s descriptor ready; whether it can move already.
+    fn arm(&mut self) -> bool {
+        false
+    }
+    /// Whether what was posted still arrives, as far as is known without sending more.
+    fn check(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+    /// For tests of links on real devices.
+    fn provoke(&mut self, _fault: Fault) {}
 }
 
 /// Receiving half of a connection.
@@ -149,6 +182,10 @@ pub(crate) trait Receive: Send + fmt::Debug {
     fn release(&mut self);
     /// What to sleep on while there is no message.
     fn interest(&self) -> Interest<'_>;
+    /// Says that this rank is about to sleep, to whatever makes [`Interest`]'s descriptor ready; whether it can move already.
+    fn arm(&mut self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! ```text
 //!   shared memory   one Unix stream per pair: hello, memory and doorbell ──▶   ◀── doorbell;   then control
 //!   TCP             one stream per pair for control, one per connection of the plan; each begins with a hello
+//!   verbs           one stream per pair for control: hello, offers ──▶   ◀── answers;   ready ──▶;   then control
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,14 +30,17 @@ use crate::control::{Control, Peer, Stream};
 use crate::error::{ConnectError, Culprit};
 use crate::frame::{self, remaining};
 use crate::host::Host;
+use crate::link::header::Identity;
 use crate::link::shm::{Doorbell, Layout, Pair, Segment, ShmReceive, ShmTransmit, Side};
-use crate::link::tcp::{Identity, TcpReceive, TcpTransmit};
+use crate::link::tcp::{TcpReceive, TcpTransmit};
+use crate::link::verbs::{End, Nics};
 use crate::link::{LinkKind, Receive, Transmit};
 use crate::rendezvous::{Group, Reach, listen};
 use crate::schedule::ConnectionId;
 use crate::variables::{Interfaces, interfaces_here};
 
 mod memory;
+mod verbs;
 
 use memory::{explore, pass, passed, share};
 
@@ -133,12 +137,20 @@ struct Between {
     /// Upper rank, shared memory: what the answer completes.
     segment: Option<Segment>,
     pair: Option<Arc<Pair>>,
+    /// Verbs: what becomes the halves of its connections, in their order.
+    ends: Vec<End>,
+    /// Verbs: why this rank has refused the peer's offers.
+    refused: Option<io::Error>,
 }
 
 impl Between {
     fn complete(&self) -> bool {
         self.control.is_some()
-            && (self.culprit.link == LinkKind::Shm || self.streams.len() == self.connections.len())
+            && match self.culprit.link {
+                LinkKind::Shm => true,
+                LinkKind::Tcp => self.streams.len() == self.connections.len(),
+                LinkKind::Verbs => self.ends.len() == self.connections.len(),
+            }
     }
 
     fn failed(&self, source: impl Into<io::Error>) -> ConnectError {
@@ -166,14 +178,23 @@ pub(crate) fn connect(
     let deadline = Instant::now() + options.join_timeout;
     let doorbell = Doorbell::new().map_err(local("create an eventfd"))?;
     let members = members(own, group, options)?;
+    let nics = match options.transport {
+        Transport::Verbs => Some(Nics::open(&options.ib).map_err(local("use RDMA"))?),
+        _ => None,
+    };
+    let here = Here { own, group, options, doorbell: &doorbell, nics: nics.as_ref() };
     let mut peers = plan_peers(own, &members, connections);
     for (rank, between) in peers.range_mut(..own) {
-        dial(own, *rank, between, group, options, &doorbell, deadline)
-            .map_err(|source| between.failed(source))?;
+        dial(&here, *rank, between, deadline).map_err(|source| between.failed(source))?;
     }
-    accept(own, group, &mut peers, options, listeners, &doorbell, deadline)?;
+    accept(&here, &mut peers, listeners, deadline)?;
     for between in peers.range_mut(..own).map(|(_, between)| between) {
         answer(between, deadline).map_err(|source| between.failed(source))?;
+        verbs::complete(between, deadline).map_err(|source| between.failed(source))?;
+    }
+    // Nobody sends before its peer can receive.
+    for (_, between) in peers.range_mut(own..) {
+        verbs::await_ready(between, deadline).map_err(|source| between.failed(source))?;
     }
     let everybody_near =
         members.iter().all(|m| m.rank == own || m.link == LinkKind::Shm) && members.len() > 1;
@@ -189,7 +210,8 @@ pub(crate) fn connect(
     };
     let mut controls = Vec::new();
     for (rank, between) in peers {
-        let Between { connections, control, mut streams, pair, .. } = between;
+        let Between { connections, control, mut streams, pair, ends, .. } = between;
+        let mut ends = ends.into_iter();
         let stream = control.expect("every control stream was dialled or accepted");
         stream.set_nonblocking().map_err(local("set up a stream"))?;
         controls.push(Peer::new(rank, stream));
@@ -201,6 +223,14 @@ pub(crate) fn connect(
                     mesh.send(id, ShmTransmit::new(pair, i));
                 } else {
                     mesh.receive(id, ShmReceive::new(pair, i));
+                }
+                continue;
+            }
+            if let Some(end) = ends.next() {
+                if sends {
+                    mesh.send(id, end.into_transmit(group.session, generation));
+                } else {
+                    mesh.receive(id, end.into_receive(group.session, generation));
                 }
                 continue;
             }
@@ -239,6 +269,7 @@ fn members(own: Rank, group: &Group, options: &Options) -> Result<Vec<Culprit>, 
         let link = match options.transport {
             Transport::Auto | Transport::Shm if shared => LinkKind::Shm,
             Transport::Auto | Transport::Tcp => LinkKind::Tcp,
+            Transport::Verbs => LinkKind::Verbs,
             Transport::Shm => {
                 return Err(ConnectError::NotShared { own, rank, host: host.name.clone() });
             }
@@ -274,21 +305,25 @@ fn plan_peers(
                 streams: BTreeMap::new(),
                 segment: None,
                 pair: None,
+                ends: Vec::new(),
+                refused: None,
             },
         );
     }
     peers
 }
 
-fn dial(
+/// What connecting to any peer takes of this rank.
+struct Here<'a> {
     own: Rank,
-    rank: Rank,
-    between: &mut Between,
-    group: &Group,
-    options: &Options,
-    doorbell: &Doorbell,
-    deadline: Instant,
-) -> io::Result<()> {
+    group: &'a Group,
+    options: &'a Options,
+    doorbell: &'a Doorbell,
+    nics: Option<&'a Nics>,
+}
+
+fn dial(here: &Here<'_>, rank: Rank, between: &mut Between, deadline: Instant) -> io::Result<()> {
+    let Here { own, group, options, doorbell, .. } = *here;
     let left = || remaining(deadline).ok_or(io::ErrorKind::TimedOut);
     let member = &group.members[rank.index()];
     let hello = |data| Hello { session: group.session, from: own, data };
@@ -312,7 +347,13 @@ fn dial(
         frame::send(&stream, &hello(data))?;
         Ok(stream)
     };
-    between.control = Some(Stream::Tcp(open(None)?));
+    let control = open(None)?;
+    if between.culprit.link == LinkKind::Verbs {
+        verbs::offer(here, between, &control)?;
+        between.control = Some(Stream::Tcp(control));
+        return Ok(());
+    }
+    between.control = Some(Stream::Tcp(control));
     for id in &between.connections {
         between.streams.insert(*id, open(Some(*id))?);
     }
@@ -321,16 +362,18 @@ fn dial(
 
 /// Takes in all upper peers.
 fn accept(
-    own: Rank,
-    group: &Group,
+    here: &Here<'_>,
     peers: &mut BTreeMap<Rank, Between>,
-    options: &Options,
     listeners: &Listeners,
-    doorbell: &Doorbell,
     deadline: Instant,
 ) -> Result<(), ConnectError> {
-    let upper = |rank: &Rank| *rank > own;
+    let upper = |rank: &Rank| *rank > here.own;
     loop {
+        if let Some(between) = peers.values_mut().find(|between| between.refused.is_some())
+            && let Some(source) = between.refused.take()
+        {
+            return Err(between.failed(source));
+        }
         let waiting = peers.iter().find(|(rank, between)| upper(rank) && !between.complete());
         let Some((_, waiting)) = waiting else { return Ok(()) };
         let left = remaining(deadline).ok_or_else(|| waiting.failed(io::ErrorKind::TimedOut))?;
@@ -340,12 +383,12 @@ fn accept(
         let _ = poll(&mut fds, Some(&limit));
         // A stranger, or a peer that dies in this moment, is dropped; who is missing in the end is named.
         if let Ok((stream, _)) = listeners.tcp.accept()
-            && let Err(error) = accept_tcp(stream, group, peers, left)
+            && let Err(error) = accept_tcp(stream, here, peers, left)
         {
             tracing::debug!(%error, "connection refused");
         }
         if let Ok((stream, _)) = listeners.unix.accept()
-            && let Err(error) = accept_unix(stream, group, peers, options, doorbell, left)
+            && let Err(error) = accept_unix(stream, here, peers, left)
         {
             tracing::debug!(%error, "connection refused");
         }
@@ -370,7 +413,7 @@ fn greet<'a>(
 
 fn accept_tcp(
     stream: TcpStream,
-    group: &Group,
+    here: &Here<'_>,
     peers: &mut BTreeMap<Rank, Between>,
     left: Duration,
 ) -> io::Result<()> {
@@ -378,8 +421,15 @@ fn accept_tcp(
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(left.min(STRANGER)))?;
     let hello: Hello = frame::receive(&stream)?;
-    let between = greet(&hello, group, peers)?;
+    let between = greet(&hello, here.group, peers)?;
     match hello.data {
+        None if between.culprit.link == LinkKind::Verbs => {
+            stream.set_read_timeout(Some(left))?;
+            if let Err(error) = verbs::take(here, between, &stream) {
+                between.refused = Some(error);
+            }
+            between.control = Some(Stream::Tcp(stream));
+        }
         None => between.control = Some(Stream::Tcp(stream)),
         Some(id) if between.connections.contains(&id) => {
             between.streams.insert(id, stream);
@@ -391,12 +441,11 @@ fn accept_tcp(
 
 fn accept_unix(
     stream: UnixStream,
-    group: &Group,
+    here: &Here<'_>,
     peers: &mut BTreeMap<Rank, Between>,
-    options: &Options,
-    doorbell: &Doorbell,
     left: Duration,
 ) -> io::Result<()> {
+    let Here { group, options, doorbell, .. } = *here;
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(left.min(STRANGER)))?;
     let hello: Hello = frame::receive(&stream)?;

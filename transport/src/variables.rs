@@ -5,6 +5,9 @@
 //! | `NCCL_SOCKET_IFNAME` | `TOPOD_SOCKET_IFNAME` | by which interface other hosts reach this rank |
 //! | `NCCL_ALGO` | `TOPOD_ALGO` | which of the plan's algorithms may be used |
 //! | `NCCL_PROTO` | `TOPOD_PROTO` | whether small messages travel with their flag |
+//! | `NCCL_IB_HCA`, `_GID_INDEX` | `TOPOD_IB_HCA`, `_GID_INDEX` | which RDMA ports verbs links use, and by which address |
+//! | `NCCL_IB_TIMEOUT`, `_RETRY_CNT`, `_SL`, `_TC` | the same | how their packets are sent, and sent again |
+//! | `NCCL_IB_QPS_PER_CONNECTION`, `_ADAPTIVE_ROUTING` | the same | by how many queue pairs, and in how many pieces, they send |
 //! | `NCCL_DEBUG`, `_SUBSYS`, `_FILE` | `TOPOD_DEBUG`, `_SUBSYS`, `_FILE` | what is told, and where |
 //! | | `TOPOD_TIMEOUT_MS`, ... | every setting of [`SETTINGS`] |
 //!
@@ -13,10 +16,12 @@
 use crate::communicator::{InvalidSetting, Options, SETTINGS};
 
 mod choice;
+mod ib;
 mod interfaces;
 mod log;
 
 pub use choice::{Choice, NoAlgorithm};
+pub use ib::Ib;
 pub use interfaces::Interfaces;
 pub(crate) use interfaces::here as interfaces_here;
 pub(crate) use log::expand;
@@ -34,11 +39,19 @@ pub struct Effect {
 }
 
 /// NCCL's variables with the settings they stand for.
-const NCCL: [(&str, &str); 6] = [
+const NCCL: [(&str, &str); 14] = [
     ("NCCL_ALGO", "algo"),
     ("NCCL_DEBUG", "debug"),
     ("NCCL_DEBUG_FILE", "debug_file"),
     ("NCCL_DEBUG_SUBSYS", "debug_subsys"),
+    ("NCCL_IB_ADAPTIVE_ROUTING", "ib_adaptive_routing"),
+    ("NCCL_IB_GID_INDEX", "ib_gid_index"),
+    ("NCCL_IB_HCA", "ib_hca"),
+    ("NCCL_IB_QPS_PER_CONNECTION", "ib_qps_per_connection"),
+    ("NCCL_IB_RETRY_CNT", "ib_retry_cnt"),
+    ("NCCL_IB_SL", "ib_sl"),
+    ("NCCL_IB_TC", "ib_tc"),
+    ("NCCL_IB_TIMEOUT", "ib_timeout"),
     ("NCCL_PROTO", "proto"),
     ("NCCL_SOCKET_IFNAME", "socket_ifname"),
 ];
@@ -119,6 +132,13 @@ impl Options {
                     .to_owned()
             }
             "proto" => "no message travels with its flag (LL), however small".to_owned(),
+            "ib_hca" => "verbs links use these RDMA ports".to_owned(),
+            "ib_gid_index" => "verbs links use this entry of each port's GID table".to_owned(),
+            "ib_timeout" | "ib_retry_cnt" => format!(
+                "a NIC that gets no answer gives up after {} tries, {:.1} ms apart at least",
+                u32::from(self.ib.retry_count) + 1,
+                4.096e-3 * f64::from(self.ib.timeout).exp2()
+            ),
             "debug" => "this is told, and what it asks for".to_owned(),
             "debug_file" => "what is told goes there".to_owned(),
             "debug_subsys" => "of what is told as INFO, that of these subsystems".to_owned(),

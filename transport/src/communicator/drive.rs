@@ -152,6 +152,28 @@ impl Communicator {
         self.drive(|this| this.is_finished(ticket), deadline).map_err(|failure| self.broke(failure))
     }
 
+    /// Looks after what was sent: a NIC may have failed to bring it, which nothing that is waited for would show.
+    pub(super) fn check(&mut self) -> Result<(), Box<Failure>> {
+        let operations = self.active.iter().filter_map(|active| match &active.task {
+            Task::Plan { operation, .. } => Some(operation),
+            Task::Flat(_) | Task::Direct(_) => None,
+        });
+        let broken =
+            operations.map(|operation| operation.check(&mut self.links)).find_map(Result::err);
+        broken.map_or(Ok(()), |broken| Err(self.blame(broken)))
+    }
+
+    /// Says to the links that are waited for that this rank is about to sleep; whether one can move already.
+    pub(super) fn arm(&mut self) -> bool {
+        let mut any = false;
+        for active in &self.active {
+            if let Task::Plan { operation, .. } = &active.task {
+                any |= operation.arm(&mut self.links);
+            }
+        }
+        any
+    }
+
     /// Moves and waits by turns until `done` or the deadline; whether it is done.
     fn drive(
         &mut self,
@@ -175,12 +197,13 @@ impl Communicator {
                 continue;
             }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            if pause == Pause::Sleep {
+            if pause == Pause::Sleep && !self.arm() {
                 let (links, limit) = (&self.links, self.patience.interval);
                 let limit = left.map_or(limit, |left| left.min(limit));
                 let interests = interests(&self.active, links);
                 self.waiter.sleep(self.control.descriptors(), interests, limit);
             }
+            self.check()?;
             self.look()?;
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use topology::Collective;
 
 use crate::executor::StepHook;
-use crate::variables::{Choice, Interfaces, Log};
+use crate::variables::{Choice, Ib, Interfaces, Log};
 
 /// Which links may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -18,6 +18,8 @@ pub enum Transport {
     Shm,
     /// TCP alone.
     Tcp,
+    /// RDMA alone, also within a host: InfiniBand or RoCE, by libibverbs.
+    Verbs,
 }
 
 impl Transport {
@@ -28,6 +30,7 @@ impl Transport {
             Self::Auto => "auto",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
         }
     }
 }
@@ -99,6 +102,8 @@ pub struct Options {
     pub choice: Choice,
     /// By which interface other hosts reach this rank; by default the one that reaches rank 0. Need not be equal.
     pub interfaces: Option<Interfaces>,
+    /// How verbs links are used.
+    pub ib: Ib,
     /// What [`Options::set_from_environment`] listens for. Need not be equal.
     pub log: Log,
     /// Whether account is kept of operations; costs the smallest ones some time. Need not be equal.
@@ -128,6 +133,7 @@ impl Default for Options {
             collectives: vec![Collective::AllReduce],
             choice: Choice::default(),
             interfaces: None,
+            ib: Ib::default(),
             log: Log::default(),
             observe: false,
             trace: None,
@@ -153,6 +159,7 @@ impl fmt::Debug for Options {
             .field("collectives", &self.collectives)
             .field("choice", &self.choice)
             .field("interfaces", &self.interfaces)
+            .field("ib", &self.ib)
             .field("log", &self.log)
             .field("observe", &self.observe)
             .field("trace", &self.trace)

@@ -10,8 +10,9 @@ use super::{Communicator, Pending, Stats};
 use crate::element::{Element, ElementType};
 use crate::error::{Failure, TransportError};
 use crate::kernel::Kernel;
-use crate::link::{LinkError, Tag, signature};
+use crate::link::{LinkError, Receive, Tag, signature};
 use crate::memory::{Slot, caller, caller_mut};
+use crate::mesh::Half;
 use crate::schedule::{SEND_RECV, first_message};
 use crate::waiter::Pause;
 
@@ -141,7 +142,7 @@ impl Communicator {
                     // Of another length, or closed: the receive that follows finds the same and names the step.
                     Err(LinkError::Mismatch { .. }) => return Ok(id.from),
                     // A rank that left can still be one of those that do not send.
-                    Ok(None) | Err(LinkError::Closed) => {}
+                    Ok(None) | Err(LinkError::Closed | LinkError::Nic { cause: false, .. }) => {}
                     Err(_) => return Ok(id.from),
                 }
             }
@@ -152,13 +153,22 @@ impl Communicator {
                 Pause::Again => continue,
                 Pause::Look => {}
                 Pause::Sleep => {
-                    let halves = self.links.receive.iter().filter(|h| h.id.channel == SEND_RECV);
-                    let messages = halves.map(|half| half.link.interest());
-                    let interests = messages.chain(interests(&self.active, &self.links));
-                    let limit = self.patience.interval;
-                    self.waiter.sleep(self.control.descriptors(), interests, limit);
+                    let any = |half: &Half<dyn Receive>| half.id.channel == SEND_RECV;
+                    let halves = self.links.receive.iter_mut().filter(|half| any(half));
+                    let mut moves = false;
+                    for half in halves {
+                        moves |= half.link.arm();
+                    }
+                    if !self.arm() && !moves {
+                        let halves = self.links.receive.iter().filter(|half| any(half));
+                        let messages = halves.map(|half| half.link.interest());
+                        let interests = messages.chain(interests(&self.active, &self.links));
+                        let limit = self.patience.interval;
+                        self.waiter.sleep(self.control.descriptors(), interests, limit);
+                    }
                 }
             }
+            self.check()?;
             self.look()?;
             if start.elapsed() >= self.options.timeout {
                 let other = if self.rank() == Rank(0) { Rank(1) } else { Rank(0) };

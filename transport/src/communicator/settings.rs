@@ -1,5 +1,6 @@
 //! Options by name: what faces for other languages, the environment and files speak.
 
+use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -101,6 +102,59 @@ pub const SETTINGS: &[Setting] = &[
         set: |options, value| number(value).map(|bytes| options.heap_bytes = bytes),
     },
     Setting {
+        name: "ib_adaptive_routing",
+        values: "0 or 1",
+        set: |options, value| flag(value).map(|on| options.ib.adaptive_routing = Some(on)),
+    },
+    Setting {
+        name: "ib_gid_index",
+        values: "a place in the GID table, or -1 for the best",
+        set: |options, value| {
+            let index: i16 = number(value)?;
+            options.ib.gid_index = match index {
+                -1 => None,
+                _ => Some(u8::try_from(index).map_err(|_| "-1 to 255".to_owned())?),
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "ib_hca",
+        values: "RDMA ports, in NCCL_IB_HCA's grammar",
+        set: |options, value| {
+            value
+                .parse()
+                .map(|hca| options.ib.hca = Some(hca))
+                .map_err(|error: topology::nccl_hca::InvalidHcaFilter| error.to_string())
+        },
+    },
+    Setting {
+        name: "ib_qps_per_connection",
+        values: "1 to 128",
+        set: |options, value| within(value, 1, 128).map(|pairs| options.ib.queue_pairs = pairs),
+    },
+    Setting {
+        name: "ib_retry_cnt",
+        values: "0 to 7",
+        set: |options, value| within(value, 0, 7).map(|count| options.ib.retry_count = count),
+    },
+    Setting {
+        name: "ib_sl",
+        values: "0 to 15",
+        set: |options, value| within(value, 0, 15).map(|level| options.ib.service_level = level),
+    },
+    Setting {
+        name: "ib_tc",
+        values: "0 to 255",
+        set: |options, value| within(value, 0, 255).map(|class| options.ib.traffic_class = class),
+    },
+    Setting {
+        name: "ib_timeout",
+        values: "1 to 31: 4.096 us times two to this power",
+        // 0 would be to wait for ever.
+        set: |options, value| within(value, 1, 31).map(|timeout| options.ib.timeout = timeout),
+    },
+    Setting {
         name: "join_timeout_ms",
         values: "milliseconds, at least 1",
         set: |options, value| duration(value).map(|limit| options.join_timeout = limit),
@@ -167,13 +221,14 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "transport",
-        values: "auto, shm or tcp",
+        values: "auto, shm, tcp or verbs",
         set: |options, value| {
             options.transport = match value {
                 "auto" => Transport::Auto,
                 "shm" => Transport::Shm,
                 "tcp" => Transport::Tcp,
-                _ => return Err("auto, shm or tcp".to_owned()),
+                "verbs" => Transport::Verbs,
+                _ => return Err("auto, shm, tcp or verbs".to_owned()),
             };
             Ok(())
         },
@@ -209,6 +264,15 @@ fn number<T: FromStr>(value: &str) -> Result<T, String> {
     value.parse().map_err(|_| "not a number, or too large".to_owned())
 }
 
+fn within<T: FromStr + PartialOrd + Display + Copy>(
+    value: &str,
+    least: T,
+    most: T,
+) -> Result<T, String> {
+    let given: T = number(value)?;
+    if given < least || given > most { Err(format!("{least} to {most}")) } else { Ok(given) }
+}
+
 fn duration(value: &str) -> Result<Duration, String> {
     let milliseconds: u64 = number(value)?;
     if milliseconds == 0 {
@@ -240,6 +304,14 @@ mod tests {
             ("debug_file", "/tmp/log.%p", ""),
             ("debug_subsys", "COLL,NET", "MAGIC"),
             ("heap_bytes", "4096", "-1"),
+            ("ib_adaptive_routing", "1", "2"),
+            ("ib_gid_index", "3", "256"),
+            ("ib_hca", "^=mlx5_0:1,mlx5_1", "mlx5_0,"),
+            ("ib_qps_per_connection", "4", "0"),
+            ("ib_retry_cnt", "3", "8"),
+            ("ib_sl", "5", "16"),
+            ("ib_tc", "106", "256"),
+            ("ib_timeout", "14", "0"),
             ("join_timeout_ms", "5", "0"),
             ("observe", "1", "often"),
             ("paths", "plan", "ring"),

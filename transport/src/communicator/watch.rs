@@ -106,13 +106,14 @@ impl Communicator {
         let Broken { peer, step, error } = broken;
         let culprit = self.control.culprit(peer);
         match error {
+            LinkError::Nic { words, cause: true } => self.link_failure(peer, words, Some(step)),
             // The memory of a process that ends is gone a moment before its sockets close.
-            error @ (LinkError::Closed | LinkError::Io(_)) => {
+            error @ (LinkError::Closed | LinkError::Io(_) | LinkError::Nic { .. }) => {
                 if let Some(failure) = self.told_or_lost(peer, &step) {
                     return failure;
                 }
                 let cause = match error {
-                    LinkError::Io(error) => {
+                    LinkError::Io(_) | LinkError::Nic { .. } => {
                         return self.link_failure(peer, error.to_string(), Some(step));
                     }
                     _ if self.control.has_left(peer) => "it left the group",

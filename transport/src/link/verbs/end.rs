@@ -1,0 +1,243 @@
+//! Ends of connections before they are connected, and what they tell each other for that.
+
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::ffi::{Global, Pair, Queue, Region, Route};
+use super::gid::{self, Gid};
+use super::line::{Line, receive_id};
+use super::nic::{Nic, Nics};
+use super::receive::VerbsReceive;
+use super::transmit::VerbsTransmit;
+use crate::communicator::Options;
+use crate::link::header::{HEADER, Identity};
+use crate::memory::Aligned;
+use crate::schedule::ConnectionId;
+use crate::variables::Ib;
+
+/// Inline data asked for; devices that have less say so.
+const INLINE: u32 = 256;
+/// Packets are numbered by 24 bits.
+const PACKETS: u32 = 0x00ff_ffff;
+
+/// What an end tells the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    nic: String,
+    port: u8,
+    infiniband: bool,
+    lid: u16,
+    mtu: i32,
+    gids: Vec<Gid>,
+    /// Number of each queue pair and of its first packet.
+    pairs: Vec<(u32, u32)>,
+    /// The receiver's memory.
+    address: u64,
+    key: u32,
+}
+
+/// What the end that was told answers: it also chooses the GIDs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    offer: Offer,
+    gid: Gid,
+    your_gid: Gid,
+}
+
+/// An end of a connection that is not yet connected.
+#[derive(Debug)]
+pub(crate) struct End {
+    line: Line,
+    nic: Arc<Nic>,
+    id: ConnectionId,
+    packets: Vec<u32>,
+    ib: Ib,
+    slots: usize,
+    slot_bytes: usize,
+}
+
+fn refused(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl End {
+    /// Makes the queue pairs and the memory of one end; the receiver's can be written by the peer.
+    pub(crate) fn new(
+        nics: &Nics,
+        id: ConnectionId,
+        sends: bool,
+        options: &Options,
+    ) -> io::Result<Self> {
+        let nic = Arc::clone(nics.of_channel(id.channel));
+        let (slots, slot_bytes) = (options.slots, options.slot_bytes.next_multiple_of(HEADER));
+        let place = HEADER + slot_bytes;
+        if place as u64 > u64::from(nic.longest) {
+            let (name, longest) = (nic.name(), nic.longest);
+            return Err(refused(format!(
+                "slots of {slot_bytes} bytes; {name} sends at most {longest} at once"
+            )));
+        }
+        let many = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        // A message may be two pieces of work; and there is what flushes.
+        let (sends_posted, receives_posted) = (many(2 * slots + 4), many(slots));
+        let pairs = usize::try_from(options.ib.queue_pairs).unwrap_or(1);
+        let entries = many(pairs).saturating_mul(sends_posted + receives_posted);
+        let queue = Arc::new(Queue::new(&nic.context, entries)?);
+        let region = Region::new(&nic.domain, Aligned::new(slots * place), !sends)?;
+        let pairs: Vec<Pair> = (0..pairs)
+            .map(|_| Pair::new(&nic.domain, &queue, sends_posted, receives_posted, INLINE))
+            .collect::<io::Result<_>>()?;
+        for pair in &pairs {
+            pair.initialise(nic.port)?;
+        }
+        // Before the peer can send: a credit or a message for each slot, whichever pair it comes by.
+        for (at, pair) in pairs.iter().enumerate() {
+            for _ in 0..slots {
+                pair.post_receive(receive_id(at))?;
+            }
+        }
+        let random = || {
+            let drawn = std::hash::RandomState::new().build_hasher().finish();
+            u32::try_from(drawn & u64::from(PACKETS)).unwrap_or(0)
+        };
+        let packets = pairs.iter().map(|_| random()).collect();
+        let line = Line::new(pairs, region, queue);
+        Ok(Self { line, nic, id, packets, ib: options.ib.clone(), slots, slot_bytes })
+    }
+
+    pub(crate) fn offer(&self) -> Offer {
+        let nic = &self.nic;
+        Offer {
+            nic: nic.name().to_owned(),
+            port: nic.port,
+            infiniband: nic.infiniband,
+            lid: nic.lid,
+            mtu: nic.mtu,
+            gids: nic.gids.clone(),
+            pairs: self
+                .line
+                .pairs
+                .iter()
+                .map(|p| p.number)
+                .zip(self.packets.iter().copied())
+                .collect(),
+            address: self.line.region.address(),
+            key: self.line.region.rkey,
+        }
+    }
+
+    /// Connects to the end that made the offer; what that end needs to do the same.
+    pub(crate) fn accept(&mut self, theirs: &Offer) -> io::Result<Answer> {
+        let nic = &self.nic;
+        let Some((own, peer)) = gid::choose(&nic.gids, &theirs.gids) else {
+            let list =
+                |gids: &[Gid]| gids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            return Err(refused(format!(
+                "{} port {} and the peer's {} port {} have no kind of GID in common: here {}, there {}",
+                nic.name(),
+                nic.port,
+                theirs.nic,
+                theirs.port,
+                list(&nic.gids),
+                list(&theirs.gids)
+            )));
+        };
+        self.connect(theirs, own, peer)?;
+        Ok(Answer { offer: self.offer(), gid: own, your_gid: peer })
+    }
+
+    /// Connects to the end that answered.
+    pub(crate) fn complete(&mut self, answer: &Answer) -> io::Result<()> {
+        self.connect(&answer.offer, answer.your_gid, answer.gid)
+    }
+
+    fn connect(&mut self, theirs: &Offer, own: Gid, peer: Gid) -> io::Result<()> {
+        let nic = &self.nic;
+        if theirs.infiniband != nic.infiniband {
+            let layer = |infiniband| if infiniband { "InfiniBand" } else { "Ethernet" };
+            return Err(refused(format!(
+                "{} is on {}, the peer's {} on {}",
+                nic.name(),
+                layer(nic.infiniband),
+                theirs.nic,
+                layer(theirs.infiniband)
+            )));
+        }
+        if theirs.pairs.len() != self.line.pairs.len() {
+            let (ours, theirs) = (self.line.pairs.len(), theirs.pairs.len());
+            return Err(refused(format!("{ours} queue pairs here, {theirs} at the peer")));
+        }
+        let global = Global {
+            gid: peer.address.octets(),
+            own_index: own.index,
+            traffic_class: self.ib.traffic_class,
+        };
+        for ((pair, packet), (number, peer_packet)) in
+            self.line.pairs.iter().zip(&self.packets).zip(&theirs.pairs)
+        {
+            pair.connect(&Route {
+                port: nic.port,
+                global: routed(nic.infiniband, &own, &peer, theirs.lid).then_some(global),
+                lid: theirs.lid,
+                mtu: nic.mtu.min(theirs.mtu),
+                service_level: self.ib.service_level,
+                peer_pair: *number,
+                own_packet: *packet,
+                peer_packet: *peer_packet,
+                timeout: self.ib.timeout,
+                retries: self.ib.retry_count,
+            })?;
+        }
+        self.line.words = format!(
+            "{} port {} (GID {}) to {} port {} (GID {})",
+            nic.name(),
+            nic.port,
+            own,
+            theirs.nic,
+            theirs.port,
+            peer
+        );
+        self.line.remote = (theirs.address, theirs.key);
+        tracing::debug!(target: "topod::net", "connection {:?} by {}", self.id, self.line.words);
+        Ok(())
+    }
+
+    pub(crate) fn into_transmit(self, session: u64, generation: u64) -> VerbsTransmit {
+        let adaptive = self.ib.adaptive_routing.unwrap_or(self.nic.infiniband);
+        let identity = Identity { session, generation, id: self.id };
+        VerbsTransmit::new(self.line, identity, self.slots, self.slot_bytes, adaptive)
+    }
+
+    pub(crate) fn into_receive(self, session: u64, generation: u64) -> VerbsReceive {
+        let identity = Identity { session, generation, id: self.id };
+        VerbsReceive::new(self.line, identity, self.slots, self.slot_bytes)
+    }
+}
+
+/// Whether a route needs GIDs: always over Ethernet; within an InfiniBand subnet local identifiers do.
+const fn routed(infiniband: bool, own: &Gid, peer: &Gid, peer_lid: u16) -> bool {
+    !infiniband || own.subnet() != peer.subnet() || peer_lid == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::verbs::gid::Protocol;
+
+    #[test]
+    fn only_routed_traffic_needs_gids() {
+        let gid = |address: &str| Gid {
+            index: 0,
+            protocol: Protocol::InfiniBand,
+            address: address.parse().unwrap(),
+        };
+        let (near, far) = (gid("fe80::1"), gid("fec0::1"));
+        assert!(!routed(true, &near, &gid("fe80::2"), 7));
+        assert!(routed(true, &near, &far, 7));
+        assert!(routed(true, &near, &gid("fe80::2"), 0));
+        assert!(routed(false, &near, &gid("fe80::2"), 0));
+    }
+}

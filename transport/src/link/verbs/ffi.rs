@@ -1,0 +1,911 @@
+//! libibverbs, loaded at run time, and what of its structures is read or written here.
+//!
+//! Everything is from rdma-core's public header `infiniband/verbs.h`. What that header has as inline functions goes through the
+//! table of functions in a context (`struct ibv_context_ops`), here as there. [`layout`] lists every size, offset and number this
+//! relies on; a test has a C compiler compare them with the header where there is one.
+//!
+//! Each wrapper owns one object and keeps alive what it was made from, so objects are destroyed in the order the library wants.
+#![expect(unsafe_code, reason = "the other side of every function here is C")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::memory::{Aligned, Slot};
+
+pub(super) mod layout;
+
+/// Everything of a kind that this process has made and not destroyed.
+static QUEUE_PAIRS: AtomicU64 = AtomicU64::new(0);
+static REGIONS: AtomicU64 = AtomicU64::new(0);
+static COMPLETION_QUEUES: AtomicU64 = AtomicU64::new(0);
+
+/// Queue pairs, memory regions and completion queues of this process.
+pub(super) fn counts() -> (u64, u64, u64) {
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+    (count(&QUEUE_PAIRS), count(&REGIONS), count(&COMPLETION_QUEUES))
+}
+
+// Structures of the library that are handed around by address alone.
+#[repr(C)]
+struct RawDevice(c_void);
+#[repr(C)]
+struct RawDomain(c_void);
+#[repr(C)]
+struct RawQueue(c_void);
+
+/// `struct ibv_context_ops`, as far as it is called.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ContextOps {
+    before_poll: [usize; 11],
+    poll_cq: Option<unsafe extern "C" fn(*mut RawQueue, c_int, *mut Completion) -> c_int>,
+    req_notify_cq: Option<unsafe extern "C" fn(*mut RawQueue, c_int) -> c_int>,
+    before_post: [usize; 12],
+    post_send:
+        Option<unsafe extern "C" fn(*mut RawPair, *mut SendWork, *mut *mut SendWork) -> c_int>,
+    post_recv: Option<
+        unsafe extern "C" fn(*mut RawPair, *mut ReceiveWork, *mut *mut ReceiveWork) -> c_int,
+    >,
+    rest: [usize; 5],
+}
+
+/// The beginning of `struct ibv_context`.
+#[repr(C)]
+struct RawContext {
+    device: *mut RawDevice,
+    ops: ContextOps,
+}
+
+/// `struct ibv_port_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PortAttributes {
+    pub(super) state: c_int,
+    pub(super) max_mtu: c_int,
+    pub(super) active_mtu: c_int,
+    pub(super) gid_tbl_len: c_int,
+    port_cap_flags: u32,
+    pub(super) max_msg_sz: u32,
+    bad_pkey_cntr: u32,
+    qkey_viol_cntr: u32,
+    pkey_tbl_len: u16,
+    pub(super) lid: u16,
+    sm_lid: u16,
+    lmc: u8,
+    max_vl_num: u8,
+    sm_sl: u8,
+    subnet_timeout: u8,
+    init_type_reply: u8,
+    active_width: u8,
+    active_speed: u8,
+    phys_state: u8,
+    pub(super) link_layer: u8,
+    flags: u8,
+    port_cap_flags2: u16,
+}
+
+/// `struct ibv_wc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Completion {
+    pub(super) wr_id: u64,
+    pub(super) status: c_int,
+    opcode: c_int,
+    pub(super) vendor_err: u32,
+    byte_len: u32,
+    /// In network byte order.
+    imm_data: u32,
+    pub(super) qp_num: u32,
+    src_qp: u32,
+    wc_flags: c_uint,
+    pkey_index: u16,
+    slid: u16,
+    sl: u8,
+    dlid_path_bits: u8,
+}
+
+impl Completion {
+    /// What came with the message.
+    pub(super) const fn immediate(&self) -> u32 {
+        u32::from_be(self.imm_data)
+    }
+}
+
+/// The beginning of `struct ibv_mr`.
+#[repr(C)]
+struct RawRegion {
+    context: *mut RawContext,
+    pd: *mut RawDomain,
+    addr: *mut c_void,
+    length: usize,
+    handle: u32,
+    lkey: u32,
+    rkey: u32,
+}
+
+/// `struct ibv_comp_channel`.
+#[repr(C)]
+struct RawChannel {
+    context: *mut RawContext,
+    fd: c_int,
+    refcnt: c_int,
+}
+
+/// The beginning of `struct ibv_qp`.
+#[repr(C)]
+struct RawPair {
+    context: *mut RawContext,
+    qp_context: *mut c_void,
+    pd: *mut RawDomain,
+    send_cq: *mut RawQueue,
+    recv_cq: *mut RawQueue,
+    srq: *mut c_void,
+    handle: u32,
+    qp_num: u32,
+}
+
+/// `struct ibv_qp_cap`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct PairLimits {
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    max_inline_data: u32,
+}
+
+/// `struct ibv_qp_init_attr`.
+#[repr(C)]
+struct PairSetup {
+    qp_context: *mut c_void,
+    send_cq: *mut RawQueue,
+    recv_cq: *mut RawQueue,
+    srq: *mut c_void,
+    cap: PairLimits,
+    qp_type: c_int,
+    sq_sig_all: c_int,
+}
+
+/// `struct ibv_global_route`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default)]
+struct GlobalRoute {
+    dgid: [u8; 16],
+    flow_label: u32,
+    sgid_index: u8,
+    hop_limit: u8,
+    traffic_class: u8,
+}
+
+/// `struct ibv_ah_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Address {
+    grh: GlobalRoute,
+    dlid: u16,
+    sl: u8,
+    src_path_bits: u8,
+    static_rate: u8,
+    is_global: u8,
+    port_num: u8,
+}
+
+/// `struct ibv_qp_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct PairAttributes {
+    qp_state: c_int,
+    cur_qp_state: c_int,
+    path_mtu: c_int,
+    path_mig_state: c_int,
+    qkey: u32,
+    rq_psn: u32,
+    sq_psn: u32,
+    dest_qp_num: u32,
+    qp_access_flags: c_uint,
+    cap: PairLimits,
+    ah_attr: Address,
+    alt_ah_attr: Address,
+    pkey_index: u16,
+    alt_pkey_index: u16,
+    en_sqd_async_notify: u8,
+    sq_draining: u8,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    min_rnr_timer: u8,
+    port_num: u8,
+    timeout: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    alt_port_num: u8,
+    alt_timeout: u8,
+    rate_limit: u32,
+}
+
+/// `struct ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    addr: u64,
+    length: u32,
+    lkey: u32,
+}
+
+/// `struct ibv_send_wr`, its unions as far as a write to remote memory uses them.
+#[repr(C)]
+struct SendWork {
+    wr_id: u64,
+    next: *mut Self,
+    sg_list: *mut Piece,
+    num_sge: c_int,
+    opcode: c_int,
+    send_flags: c_uint,
+    /// In network byte order.
+    imm_data: u32,
+    remote_addr: u64,
+    rkey: u32,
+    rest: [u64; 9],
+}
+
+/// `struct ibv_recv_wr`.
+#[repr(C)]
+struct ReceiveWork {
+    wr_id: u64,
+    next: *mut Self,
+    sg_list: *mut Piece,
+    num_sge: c_int,
+}
+
+const WR_RDMA_WRITE: c_int = 0;
+const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
+const SEND_SIGNALED: c_uint = 1 << 1;
+const SEND_INLINE: c_uint = 1 << 3;
+const QPT_RC: c_int = 2;
+const QPS_INIT: c_int = 1;
+const QPS_RTR: c_int = 2;
+const QPS_RTS: c_int = 3;
+const QPS_ERR: c_int = 6;
+const QP_STATE: c_int = 1 << 0;
+const QP_ACCESS_FLAGS: c_int = 1 << 3;
+const QP_PKEY_INDEX: c_int = 1 << 4;
+const QP_PORT: c_int = 1 << 5;
+const QP_AV: c_int = 1 << 7;
+const QP_PATH_MTU: c_int = 1 << 8;
+const QP_TIMEOUT: c_int = 1 << 9;
+const QP_RETRY_CNT: c_int = 1 << 10;
+const QP_RNR_RETRY: c_int = 1 << 11;
+const QP_RQ_PSN: c_int = 1 << 12;
+const QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
+const QP_MIN_RNR_TIMER: c_int = 1 << 15;
+const QP_SQ_PSN: c_int = 1 << 16;
+const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
+const QP_DEST_QPN: c_int = 1 << 20;
+const ACCESS_LOCAL_WRITE: c_int = 1;
+const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+/// `IBV_PORT_ACTIVE`.
+pub(super) const PORT_ACTIVE: c_int = 4;
+/// `IBV_LINK_LAYER_INFINIBAND`, and 0 for devices from before there was another.
+pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
+/// `IBV_WC_WR_FLUSH_ERR`.
+pub(super) const WC_WR_FLUSH_ERR: c_int = 5;
+/// `IBV_WC_RETRY_EXC_ERR`.
+pub(super) const WC_RETRY_EXC_ERR: c_int = 12;
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
+        /// The functions the library has as symbols.
+        struct Calls {
+            $($(#[$doc])* $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+            /// Keeps the code mapped; the functions above are of no use without.
+            _library: libloading::Library,
+        }
+
+        impl Calls {
+            fn find(library: libloading::Library) -> Result<Self, libloading::Error> {
+                $(
+                    // SAFETY: A function of this name in libibverbs has this signature, as its header says.
+                    let $name = *unsafe {
+                        library.get::<unsafe extern "C" fn($($argument),*) -> $result>($symbol)
+                    }?;
+                )*
+                Ok(Self { $($name,)* _library: library })
+            }
+        }
+    };
+}
+
+calls! {
+    get_device_list = b"ibv_get_device_list\0": fn(*mut c_int) -> *mut *mut RawDevice;
+    free_device_list = b"ibv_free_device_list\0": fn(*mut *mut RawDevice) -> ();
+    get_device_name = b"ibv_get_device_name\0": fn(*mut RawDevice) -> *const c_char;
+    open_device = b"ibv_open_device\0": fn(*mut RawDevice) -> *mut RawContext;
+    close_device = b"ibv_close_device\0": fn(*mut RawContext) -> c_int;
+    query_port = b"ibv_query_port\0": fn(*mut RawContext, u8, *mut PortAttributes) -> c_int;
+    alloc_pd = b"ibv_alloc_pd\0": fn(*mut RawContext) -> *mut RawDomain;
+    dealloc_pd = b"ibv_dealloc_pd\0": fn(*mut RawDomain) -> c_int;
+    reg_mr = b"ibv_reg_mr\0": fn(*mut RawDomain, *mut c_void, usize, c_int) -> *mut RawRegion;
+    dereg_mr = b"ibv_dereg_mr\0": fn(*mut RawRegion) -> c_int;
+    create_comp_channel = b"ibv_create_comp_channel\0": fn(*mut RawContext) -> *mut RawChannel;
+    destroy_comp_channel = b"ibv_destroy_comp_channel\0": fn(*mut RawChannel) -> c_int;
+    create_cq = b"ibv_create_cq\0":
+        fn(*mut RawContext, c_int, *mut c_void, *mut RawChannel, c_int) -> *mut RawQueue;
+    destroy_cq = b"ibv_destroy_cq\0": fn(*mut RawQueue) -> c_int;
+    get_cq_event = b"ibv_get_cq_event\0":
+        fn(*mut RawChannel, *mut *mut RawQueue, *mut *mut c_void) -> c_int;
+    ack_cq_events = b"ibv_ack_cq_events\0": fn(*mut RawQueue, c_uint) -> ();
+    create_qp = b"ibv_create_qp\0": fn(*mut RawDomain, *mut PairSetup) -> *mut RawPair;
+    modify_qp = b"ibv_modify_qp\0": fn(*mut RawPair, *mut PairAttributes, c_int) -> c_int;
+    destroy_qp = b"ibv_destroy_qp\0": fn(*mut RawPair) -> c_int;
+}
+
+/// The name under which distributions install it.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// The library, loaded once; else why it cannot be.
+fn calls() -> io::Result<&'static Calls> {
+    static LOADED: OnceLock<Result<Calls, String>> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        // SAFETY: Its initialisers register drivers and nothing else.
+        let library = unsafe { libloading::Library::new(LIBRARY) };
+        library.and_then(Calls::find).map_err(|error| error.to_string())
+    });
+    loaded.as_ref().map_err(|why| {
+        let what = format!(
+            "{why} (it is in the package libibverbs1 or rdma-core, with drivers in ibverbs-providers)"
+        );
+        io::Error::new(io::ErrorKind::NotFound, what)
+    })
+}
+
+/// What functions say that return an error number.
+fn result(returned: c_int) -> io::Result<()> {
+    match returned {
+        0 => Ok(()),
+        // A few of them give -1 and set errno in some versions.
+        -1 => Err(io::Error::last_os_error()),
+        number => Err(io::Error::from_raw_os_error(number.abs())),
+    }
+}
+
+/// What functions say that return an object or nothing.
+fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(object).ok_or_else(io::Error::last_os_error)
+}
+
+/// Adds what was said to what was tried.
+fn tried<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|error| io::Error::new(error.kind(), format!("{what}: {error}")))
+}
+
+/// A device that is open.
+pub(super) struct Context {
+    calls: &'static Calls,
+    raw: NonNull<RawContext>,
+    ops: ContextOps,
+    pub(super) name: String,
+}
+
+// SAFETY: The library locks what its functions share; the handle is an address.
+unsafe impl Send for Context {}
+// SAFETY: As above.
+unsafe impl Sync for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Opens every device `wanted` by its name; those that cannot be opened are told as errors beside the others.
+pub(super) fn open(mut wanted: impl FnMut(&str) -> bool) -> io::Result<Vec<io::Result<Context>>> {
+    let calls = calls()?;
+    let mut count = 0;
+    // SAFETY: The count is written.
+    let list = unsafe { (calls.get_device_list)(&raw mut count) };
+    let list = tried("list RDMA devices", made(list))?;
+    let mut opened = Vec::new();
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: The list has `count` entries.
+        let entry = unsafe { list.add(at) };
+        // SAFETY: As above; the library wrote it.
+        let device = unsafe { entry.read() };
+        // SAFETY: Devices of a list live until it is freed.
+        let name = unsafe { (calls.get_device_name)(device) };
+        if name.is_null() {
+            continue;
+        }
+        // SAFETY: A string of the device's.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        if wanted(&name) {
+            opened.push(Context::open(calls, device, name));
+        }
+    }
+    // SAFETY: What was opened stays so.
+    unsafe { (calls.free_device_list)(list.as_ptr()) };
+    Ok(opened)
+}
+
+impl Context {
+    fn open(calls: &'static Calls, device: *mut RawDevice, name: String) -> io::Result<Self> {
+        // SAFETY: A device of a list that is not yet freed.
+        let raw = unsafe { (calls.open_device)(device) };
+        let raw = tried(&format!("open {name}"), made(raw))?;
+        // SAFETY: A context begins with its device and its functions.
+        let ops = unsafe { raw.as_ref() }.ops;
+        Ok(Self { calls, raw, ops, name })
+    }
+
+    /// State of a port, from 1.
+    pub(super) fn port(&self, port: u8) -> io::Result<PortAttributes> {
+        let mut attributes = PortAttributes::default();
+        // SAFETY: The attributes are as long as the library's, or longer.
+        let returned =
+            unsafe { (self.calls.query_port)(self.raw.as_ptr(), port, &raw mut attributes) };
+        result(returned)?;
+        Ok(attributes)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: Nothing made from it is left: whatever is holds it.
+        let returned = unsafe { (self.calls.close_device)(self.raw.as_ptr()) };
+        report("close a device", returned);
+    }
+}
+
+/// What could not be destroyed is told: it is a leak.
+fn report(what: &str, returned: c_int) {
+    if let Err(error) = result(returned) {
+        tracing::warn!(target: "topod::net", %error, "cannot {what}");
+    }
+}
+
+/// Counts an object off where it was destroyed.
+fn destroyed(what: &str, returned: c_int, of: &AtomicU64) {
+    if returned == 0 {
+        of.fetch_sub(1, Ordering::Relaxed);
+    }
+    report(what, returned);
+}
+
+/// A protection domain: regions and queue pairs work together within one.
+#[derive(Debug)]
+pub(super) struct Domain {
+    raw: NonNull<RawDomain>,
+    context: Arc<Context>,
+}
+
+// SAFETY: As for `Context`.
+unsafe impl Send for Domain {}
+// SAFETY: As for `Context`.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn new(context: &Arc<Context>) -> io::Result<Self> {
+        // SAFETY: The context is open.
+        let raw = unsafe { (context.calls.alloc_pd)(context.raw.as_ptr()) };
+        let raw = tried("make a protection domain", made(raw))?;
+        Ok(Self { raw, context: Arc::clone(context) })
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: Nothing made from it is left: whatever is holds it.
+        let returned = unsafe { (self.context.calls.dealloc_pd)(self.raw.as_ptr()) };
+        report("free a protection domain", returned);
+    }
+}
+
+/// Memory of this process that the NIC reads and, where `remote`, peers write.
+#[derive(Debug)]
+pub(super) struct Region {
+    raw: NonNull<RawRegion>,
+    domain: Arc<Domain>,
+    memory: Aligned,
+    lkey: u32,
+    /// What a peer needs to write it.
+    pub(super) rkey: u32,
+}
+
+// SAFETY: As for `Context`; the memory is owned.
+unsafe impl Send for Region {}
+
+impl Region {
+    pub(super) fn new(domain: &Arc<Domain>, mut memory: Aligned, remote: bool) -> io::Result<Self> {
+        let access = ACCESS_LOCAL_WRITE | if remote { ACCESS_REMOTE_WRITE } else { 0 };
+        let bytes = memory.bytes_mut();
+        let (address, length) = (bytes.as_mut_ptr(), bytes.len());
+        let calls = domain.context.calls;
+        // SAFETY: The memory lives as long as the region, and longer: it is dropped after it is deregistered.
+        let raw = unsafe { (calls.reg_mr)(domain.raw.as_ptr(), address.cast(), length, access) };
+        let raw = made(raw).map_err(|error| {
+            let hint = if error.raw_os_error() == Some(libc::ENOMEM) {
+                "; memory that NICs use is locked, and `ulimit -l` says how much may be"
+            } else {
+                ""
+            };
+            let what =
+                format!("register {length} bytes with {}: {error}{hint}", domain.context.name);
+            io::Error::new(error.kind(), what)
+        })?;
+        // SAFETY: A region's beginning is as declared.
+        let told = unsafe { raw.as_ref() };
+        let (lkey, rkey) = (told.lkey, told.rkey);
+        REGIONS.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { raw, domain: Arc::clone(domain), memory, lkey, rkey })
+    }
+
+    /// Where it begins, as a peer names it.
+    pub(super) fn address(&self) -> u64 {
+        self.memory.bytes().as_ptr().addr() as u64
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.bytes_mut()
+    }
+
+    pub(super) fn slot(&mut self, start: usize, bytes: usize) -> Slot {
+        self.memory.slot(start, bytes)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: Made by the library, and not used any more: queue pairs are dropped before regions.
+        let returned = unsafe { (self.domain.context.calls.dereg_mr)(self.raw.as_ptr()) };
+        destroyed("deregister memory", returned, &REGIONS);
+        if returned != 0 {
+            // The NIC may still write it.
+            std::mem::forget(std::mem::replace(&mut self.memory, Aligned::new(0)));
+        }
+    }
+}
+
+/// A completion queue with a descriptor that becomes readable.
+#[derive(Debug)]
+pub(super) struct Queue {
+    raw: NonNull<RawQueue>,
+    channel: NonNull<RawChannel>,
+    fd: c_int,
+    context: Arc<Context>,
+}
+
+// SAFETY: As for `Context`.
+unsafe impl Send for Queue {}
+// SAFETY: As for `Context`.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    /// For at least `entries` completions.
+    pub(super) fn new(context: &Arc<Context>, entries: u32) -> io::Result<Self> {
+        let calls = context.calls;
+        // SAFETY: The context is open.
+        let channel = unsafe { (calls.create_comp_channel)(context.raw.as_ptr()) };
+        let channel = tried("make a completion channel", made(channel))?;
+        // SAFETY: A channel is as declared.
+        let fd = unsafe { channel.as_ref() }.fd;
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        // SAFETY: Context and channel are alive; there is no private pointer.
+        let raw = unsafe {
+            let (raw, channel) = (context.raw.as_ptr(), channel.as_ptr());
+            (calls.create_cq)(raw, entries, ptr::null_mut(), channel, 0)
+        };
+        let raw = match tried("make a completion queue", made(raw)) {
+            Ok(raw) => raw,
+            Err(error) => {
+                // SAFETY: Nothing uses the channel.
+                let returned = unsafe { (calls.destroy_comp_channel)(channel.as_ptr()) };
+                report("destroy a completion channel", returned);
+                return Err(error);
+            }
+        };
+        COMPLETION_QUEUES.fetch_add(1, Ordering::Relaxed);
+        let queue = Self { raw, channel, fd, context: Arc::clone(context) };
+        // Events are taken without waiting for one.
+        let flags = rustix::fs::fcntl_getfl(queue.descriptor())?;
+        rustix::fs::fcntl_setfl(queue.descriptor(), flags | rustix::fs::OFlags::NONBLOCK)?;
+        Ok(queue)
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: The descriptor lives as long as the channel, that is as long as this.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// Takes what is there; how many. Fewer than there is room for: the queue was empty then.
+    pub(super) fn poll(&self, into: &mut [Completion]) -> io::Result<usize> {
+        let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+        let Some(poll) = self.context.ops.poll_cq else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        // SAFETY: There is room for so many.
+        let found = unsafe { poll(self.raw.as_ptr(), room, into.as_mut_ptr()) };
+        usize::try_from(found)
+            .map_err(|_| io::Error::other("the completion queue cannot be polled"))
+    }
+
+    /// Takes the events that made the descriptor readable, and asks for one at the next completion. What came before that shows
+    /// by polling alone.
+    pub(super) fn arm(&self) -> io::Result<()> {
+        loop {
+            let (mut queue, mut private) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: The channel lives, and both results are written where one is there.
+            let returned = unsafe {
+                (self.context.calls.get_cq_event)(
+                    self.channel.as_ptr(),
+                    &raw mut queue,
+                    &raw mut private,
+                )
+            };
+            if returned != 0 {
+                break;
+            }
+            // SAFETY: It is this queue's, the only one of the channel.
+            unsafe { (self.context.calls.ack_cq_events)(queue, 1) };
+        }
+        let Some(notify) = self.context.ops.req_notify_cq else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        // SAFETY: The queue lives.
+        result(unsafe { notify(self.raw.as_ptr(), 0) })
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: No queue pair uses it: each holds it.
+        let returned = unsafe { (self.context.calls.destroy_cq)(self.raw.as_ptr()) };
+        destroyed("destroy a completion queue", returned, &COMPLETION_QUEUES);
+        // SAFETY: No queue uses it any more.
+        let returned = unsafe { (self.context.calls.destroy_comp_channel)(self.channel.as_ptr()) };
+        report("destroy a completion channel", returned);
+    }
+}
+
+/// How to reach a queue pair, and how to behave towards it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) port: u8,
+    /// `None` within an InfiniBand subnet.
+    pub(super) global: Option<Global>,
+    pub(super) lid: u16,
+    /// `enum ibv_mtu`.
+    pub(super) mtu: c_int,
+    pub(super) service_level: u8,
+    pub(super) peer_pair: u32,
+    /// Number of the first packet this side sends, and of the first it awaits.
+    pub(super) own_packet: u32,
+    pub(super) peer_packet: u32,
+    /// 4.096 us times two to this power.
+    pub(super) timeout: u8,
+    pub(super) retries: u8,
+}
+
+/// A route by GIDs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Global {
+    pub(super) gid: [u8; 16],
+    pub(super) own_index: u8,
+    pub(super) traffic_class: u8,
+}
+
+/// What is written to a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write {
+    /// Comes back with the completion.
+    pub(super) id: u64,
+    pub(super) signalled: bool,
+    /// Taken from memory before this returns.
+    pub(super) inline: bool,
+    /// Goes along, and ends one receive of the peer's.
+    pub(super) immediate: Option<u32>,
+    /// Where from: start in the region, and bytes. None: nothing is written.
+    pub(super) from: Option<(usize, u32)>,
+    pub(super) to: u64,
+    pub(super) rkey: u32,
+}
+
+/// A reliable connection's end.
+#[derive(Debug)]
+pub(super) struct Pair {
+    raw: NonNull<RawPair>,
+    /// Outlives it.
+    _queue: Arc<Queue>,
+    domain: Arc<Domain>,
+    pub(super) number: u32,
+    /// Longest message that may be sent inline, in bytes.
+    pub(super) most_inline: usize,
+}
+
+// SAFETY: As for `Context`.
+unsafe impl Send for Pair {}
+
+impl Pair {
+    /// With room for so many writes and receives; of inline data as much as there is, up to `inline` bytes.
+    pub(super) fn new(
+        domain: &Arc<Domain>,
+        queue: &Arc<Queue>,
+        sends: u32,
+        receives: u32,
+        inline: u32,
+    ) -> io::Result<Self> {
+        let create = |inline| {
+            let mut setup = PairSetup {
+                qp_context: ptr::null_mut(),
+                send_cq: queue.raw.as_ptr(),
+                recv_cq: queue.raw.as_ptr(),
+                srq: ptr::null_mut(),
+                cap: PairLimits {
+                    max_send_wr: sends,
+                    max_recv_wr: receives,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: inline,
+                },
+                qp_type: QPT_RC,
+                sq_sig_all: 0,
+            };
+            // SAFETY: Domain and queue live; the setup is as declared, and limits are written back.
+            let raw =
+                unsafe { (domain.context.calls.create_qp)(domain.raw.as_ptr(), &raw mut setup) };
+            made(raw).map(|raw| (raw, setup.cap.max_inline_data))
+        };
+        // Devices differ in what they can send inline, and refuse more.
+        let (raw, inline) = tried("make a queue pair", create(inline).or_else(|_| create(0)))?;
+        // SAFETY: A queue pair's beginning is as declared.
+        let number = unsafe { raw.as_ref() }.qp_num;
+        QUEUE_PAIRS.fetch_add(1, Ordering::Relaxed);
+        let (_queue, domain) = (Arc::clone(queue), Arc::clone(domain));
+        Ok(Self { raw, _queue, domain, number, most_inline: inline as usize })
+    }
+
+    fn modify(&self, attributes: &mut PairAttributes, mask: c_int) -> io::Result<()> {
+        // SAFETY: The queue pair lives, and the attributes are as declared.
+        result(unsafe {
+            (self.domain.context.calls.modify_qp)(self.raw.as_ptr(), attributes, mask)
+        })
+    }
+
+    /// From now on receives can be posted.
+    pub(super) fn initialise(&self, port: u8) -> io::Result<()> {
+        let mut attributes = PairAttributes {
+            qp_state: QPS_INIT,
+            port_num: port,
+            qp_access_flags: ACCESS_REMOTE_WRITE.unsigned_abs(),
+            ..PairAttributes::default()
+        };
+        let mask = QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
+        tried("initialise a queue pair", self.modify(&mut attributes, mask))
+    }
+
+    /// From now on it receives and sends.
+    pub(super) fn connect(&self, route: &Route) -> io::Result<()> {
+        let global = route.global.map_or_else(GlobalRoute::default, |global| GlobalRoute {
+            dgid: global.gid,
+            flow_label: 0,
+            sgid_index: global.own_index,
+            hop_limit: 255,
+            traffic_class: global.traffic_class,
+        });
+        let mut attributes = PairAttributes {
+            qp_state: QPS_RTR,
+            path_mtu: route.mtu,
+            dest_qp_num: route.peer_pair,
+            rq_psn: route.peer_packet,
+            max_dest_rd_atomic: 1,
+            // 0.64 ms; never needed, as there is a receive for every message.
+            min_rnr_timer: 12,
+            ah_attr: Address {
+                grh: global,
+                dlid: route.lid,
+                sl: route.service_level,
+                is_global: u8::from(route.global.is_some()),
+                port_num: route.port,
+                ..Address::default()
+            },
+            ..PairAttributes::default()
+        };
+        let mask = QP_STATE
+            | QP_AV
+            | QP_PATH_MTU
+            | QP_DEST_QPN
+            | QP_RQ_PSN
+            | QP_MAX_DEST_RD_ATOMIC
+            | QP_MIN_RNR_TIMER;
+        tried("make a queue pair receive", self.modify(&mut attributes, mask))?;
+        let mut attributes = PairAttributes {
+            qp_state: QPS_RTS,
+            timeout: route.timeout,
+            retry_cnt: route.retries,
+            rnr_retry: 7,
+            sq_psn: route.own_packet,
+            max_rd_atomic: 1,
+            ..PairAttributes::default()
+        };
+        let mask =
+            QP_STATE | QP_TIMEOUT | QP_RETRY_CNT | QP_RNR_RETRY | QP_SQ_PSN | QP_MAX_QP_RD_ATOMIC;
+        tried("make a queue pair send", self.modify(&mut attributes, mask))
+    }
+
+    /// Ends it: what it has still to do is flushed.
+    pub(super) fn fail(&self) -> io::Result<()> {
+        let mut attributes = PairAttributes { qp_state: QPS_ERR, ..PairAttributes::default() };
+        self.modify(&mut attributes, QP_STATE)
+    }
+
+    /// Lets one more message with an immediate come in.
+    pub(super) fn post_receive(&self, id: u64) -> io::Result<()> {
+        let Some(post) = self.domain.context.ops.post_recv else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let (mut work, mut bad) = (
+            ReceiveWork { wr_id: id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 },
+            ptr::null_mut(),
+        );
+        // SAFETY: The list ends after one, which takes no data; it is copied before this returns.
+        result(unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) })
+    }
+
+    /// Writes to the peer's memory from a region, which stays untouched until that is complete (or `inline`).
+    pub(super) fn post_write(&self, region: &Region, write: &Write) -> io::Result<()> {
+        let Some(post) = self.domain.context.ops.post_send else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let mut piece = Piece::default();
+        if let Some((start, length)) = write.from {
+            let fits =
+                region.bytes().len().checked_sub(start).is_some_and(|l| l >= length as usize);
+            assert!(fits, "{length} bytes from {start} of a region of {}", region.bytes().len());
+            piece = Piece { addr: region.address() + start as u64, length, lkey: region.lkey };
+        }
+        let mut flags = 0;
+        if write.signalled {
+            flags |= SEND_SIGNALED;
+        }
+        if write.inline {
+            flags |= SEND_INLINE;
+        }
+        let mut work = SendWork {
+            wr_id: write.id,
+            next: ptr::null_mut(),
+            sg_list: &raw mut piece,
+            num_sge: c_int::from(write.from.is_some()),
+            opcode: if write.immediate.is_some() { WR_RDMA_WRITE_WITH_IMM } else { WR_RDMA_WRITE },
+            send_flags: flags,
+            imm_data: write.immediate.unwrap_or(0).to_be(),
+            remote_addr: write.to,
+            rkey: write.rkey,
+            rest: [0; 9],
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: The list ends after one; it is copied before this returns. The region lives until the queue pair is gone, as
+        // whoever has both drops the pair first.
+        result(unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) })
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // SAFETY: Made by the library and used by nobody else.
+        let returned = unsafe { (self.domain.context.calls.destroy_qp)(self.raw.as_ptr()) };
+        destroyed("destroy a queue pair", returned, &QUEUE_PAIRS);
+    }
+}

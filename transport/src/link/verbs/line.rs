@@ -1,0 +1,167 @@
+//! What both halves of a connection have: queue pairs, memory, completions, and what went wrong.
+
+use std::io;
+use std::sync::Arc;
+
+use super::ffi::{Completion, Pair, Queue, Region};
+use super::status;
+use crate::link::LinkError;
+use crate::link::header::HEADER;
+
+/// Completions taken at once.
+const BATCH: usize = 16;
+
+/// What a piece of work is, as its completion tells it: receives have the uppermost bit; then the pair, and of writes how many of
+/// that pair's are complete with it.
+const RECEIVE: u64 = 1 << 63;
+const PAIR_SHIFT: u32 = 48;
+
+pub(super) const fn receive_id(pair: usize) -> u64 {
+    RECEIVE | (pair as u64) << PAIR_SHIFT
+}
+
+pub(super) const fn write_id(pair: usize, upto: u64) -> u64 {
+    (pair as u64) << PAIR_SHIFT | upto & ((1 << PAIR_SHIFT) - 1)
+}
+
+/// What was completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// Writes of a pair, up to this one.
+    Written { pair: usize, upto: u64 },
+    /// A message that came by a pair, and what it brought.
+    Arrived { pair: usize, immediate: u32 },
+}
+
+impl Done {
+    fn of(completion: &Completion) -> Self {
+        let id = completion.wr_id;
+        let pair = usize::try_from((id & !RECEIVE) >> PAIR_SHIFT).unwrap_or(0);
+        if id & RECEIVE == 0 {
+            Self::Written { pair, upto: id & ((1 << PAIR_SHIFT) - 1) }
+        } else {
+            Self::Arrived { pair, immediate: completion.immediate() }
+        }
+    }
+}
+
+/// What both halves have.
+#[derive(Debug)]
+pub(super) struct Line {
+    // In the order in which they are destroyed.
+    pub(super) pairs: Vec<Pair>,
+    pub(super) region: Region,
+    pub(super) queue: Arc<Queue>,
+    /// Both ends in words.
+    pub(super) words: String,
+    /// The peer's memory: address and key.
+    pub(super) remote: (u64, u32),
+    /// Why it is of no further use, and whether that is the cause, as for [`LinkError::Nic`].
+    pub(super) failed: Option<(String, bool)>,
+}
+
+impl Line {
+    pub(super) const fn new(pairs: Vec<Pair>, region: Region, queue: Arc<Queue>) -> Self {
+        Self { pairs, region, queue, words: String::new(), remote: (0, 0), failed: None }
+    }
+
+    /// Takes what is complete; whether there was anything.
+    pub(super) fn poll(&mut self, mut each: impl FnMut(&mut Self, Done)) -> bool {
+        let mut any = false;
+        loop {
+            let mut batch = [Completion::default(); BATCH];
+            let found = match self.queue.poll(&mut batch) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.fail(error.to_string(), true);
+                    return true;
+                }
+            };
+            for completion in &batch[..found] {
+                any = true;
+                if completion.status == 0 {
+                    each(self, Done::of(completion));
+                } else {
+                    let Completion { status, qp_num, vendor_err, .. } = completion;
+                    let words = status::words(*status);
+                    let words =
+                        format!("{words}, queue pair {qp_num}, vendor error {vendor_err:#x}");
+                    self.fail(words, status::is_cause(*status));
+                }
+            }
+            if found < BATCH {
+                return any;
+            }
+        }
+    }
+
+    /// Keeps what came first; what may be a consequence gives way to a cause.
+    pub(super) fn fail(&mut self, why: String, cause: bool) {
+        if self.failed.as_ref().is_none_or(|(_, known)| cause && !*known) {
+            self.failed = Some((why, cause));
+        }
+    }
+
+    pub(super) fn corrupt(&mut self, what: &str, expected: u64, found: u32) {
+        self.fail(format!("{what} is {found:#x}, not {expected:#x}"), true);
+    }
+
+    pub(super) fn posted(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.fail(format!("the NIC takes no more work: {error}"), false);
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        match &self.failed {
+            None => Ok(()),
+            Some((why, cause)) => {
+                Err(LinkError::Nic { words: format!("{}: {why}", self.words), cause: *cause })
+            }
+        }
+    }
+
+    pub(super) fn receive_again(&mut self, pair: usize) {
+        let result = match self.pairs.get(pair) {
+            Some(at) => at.post_receive(receive_id(pair)),
+            None => Err(io::Error::other("a completion of no queue pair")),
+        };
+        self.posted(result);
+    }
+
+    /// Asks for an event at the next completion.
+    pub(super) fn arm(&mut self) {
+        if let Err(error) = self.queue.arm() {
+            self.fail(format!("the completion queue gives no events: {error}"), true);
+        }
+    }
+}
+
+/// Where a message's frame begins in either end's memory.
+pub(super) fn place(message: u64, slots: usize, slot_bytes: usize) -> usize {
+    // The remainder is below `slots`, a usize.
+    let slot = usize::try_from(message % slots as u64).unwrap_or(0);
+    slot * (HEADER + slot_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_known_by_its_number() {
+        let done = |wr_id| {
+            let mut completion = Completion::default();
+            completion.wr_id = wr_id;
+            Done::of(&completion)
+        };
+        assert_eq!(done(write_id(127, 5)), Done::Written { pair: 127, upto: 5 });
+        assert_eq!(done(receive_id(127)), Done::Arrived { pair: 127, immediate: 0 });
+        assert_eq!(done(receive_id(0)), Done::Arrived { pair: 0, immediate: 0 });
+    }
+
+    #[test]
+    fn messages_lie_one_after_another() {
+        assert_eq!((place(0, 3, 128), place(2, 3, 128), place(3, 3, 128)), (0, 384, 0));
+    }
+}

@@ -1,0 +1,204 @@
+//! The RDMA ports of this host, and which of them a rank uses.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::ffi::{self, Context, Domain, PORT_ACTIVE, PortAttributes};
+use super::gid::{self, Gid, Protocol};
+use crate::variables::Ib;
+
+/// Where the kernel shows RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// A port of a device that is open.
+#[derive(Debug)]
+pub(super) struct Nic {
+    pub(super) domain: Arc<Domain>,
+    pub(super) context: Arc<Context>,
+    pub(super) port: u8,
+    pub(super) infiniband: bool,
+    pub(super) lid: u16,
+    /// `enum ibv_mtu`.
+    pub(super) mtu: i32,
+    /// Longest message in bytes.
+    pub(super) longest: u32,
+    /// The entries that may be used, in order of their places.
+    pub(super) gids: Vec<Gid>,
+}
+
+impl Nic {
+    pub(super) fn name(&self) -> &str {
+        &self.context.name
+    }
+}
+
+/// Every port that may be used.
+#[derive(Debug)]
+pub(crate) struct Nics(Vec<Arc<Nic>>);
+
+impl Nics {
+    /// Opens the active ports that `ib` chooses, in the order of their names: `mlx5_2` before `mlx5_10`, so that the n-th port is on
+    /// the same rail on every host of a kind.
+    ///
+    /// # Errors
+    /// Without the library, and where no port is left; the error says of each what is against it.
+    pub(crate) fn open(ib: &Ib) -> io::Result<Self> {
+        let ports_of = |name: &str| ports(&Path::new(DEVICES).join(name));
+        let chosen = |name: &str, port: u8| {
+            ib.hca.as_ref().is_none_or(|filter| filter.selects(name, u32::from(port)))
+        };
+        let mut against = Vec::new();
+        let mut nics = Vec::new();
+        let opened = ffi::open(|name| {
+            let wanted = ports_of(name).iter().any(|port| chosen(name, *port));
+            if !wanted {
+                against.push(format!("{name} is not chosen"));
+            }
+            wanted
+        })?;
+        for context in opened {
+            let context = match context {
+                Ok(context) => Arc::new(context),
+                Err(error) => {
+                    against.push(error.to_string());
+                    continue;
+                }
+            };
+            let device = Path::new(DEVICES).join(&context.name);
+            for port in ports_of(&context.name) {
+                let name = format!("{} port {port}", context.name);
+                if !chosen(&context.name, port) {
+                    against.push(format!("{name} is not chosen"));
+                    continue;
+                }
+                match usable(&context, &device, port, ib) {
+                    Ok(nic) => nics.push(nic),
+                    Err(why) => against.push(format!("{name}: {why}")),
+                }
+            }
+        }
+        if nics.is_empty() {
+            let why =
+                if against.is_empty() { "there is none".to_owned() } else { against.join("; ") };
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no RDMA port can be used: {why}"),
+            ));
+        }
+        for why in against {
+            tracing::info!(target: "topod::net", "not used: {why}");
+        }
+        nics.sort_by_key(|nic| natural(nic.name(), nic.port));
+        for nic in &nics {
+            let layer = if nic.infiniband { "InfiniBand" } else { "Ethernet" };
+            let gids: Vec<_> = nic.gids.iter().map(ToString::to_string).collect();
+            tracing::info!(target: "topod::net", "{} port {} over {layer}, GIDs {}", nic.name(), nic.port, gids.join(", "));
+        }
+        Ok(Self(nics.into_iter().map(Arc::new).collect()))
+    }
+
+    /// The port a channel uses: channels take turns.
+    pub(super) fn of_channel(&self, channel: u32) -> &Arc<Nic> {
+        // There is at least one.
+        let at = usize::try_from(channel).unwrap_or(0) % self.0.len();
+        &self.0[at]
+    }
+}
+
+/// Ports of a device by its folder, from 1.
+fn ports(device: &Path) -> Vec<u8> {
+    let entries = std::fs::read_dir(device.join("ports")).into_iter().flatten().flatten();
+    let mut ports: Vec<u8> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    ports.sort_unstable();
+    ports
+}
+
+/// What a port is, or what is against using it.
+fn usable(context: &Arc<Context>, device: &Path, port: u8, ib: &Ib) -> Result<Nic, String> {
+    let words = |error: io::Error| error.to_string();
+    reliable(device)?;
+    let attributes = context.port(port).map_err(words)?;
+    if attributes.state != PORT_ACTIVE {
+        return Err(format!("it is {}", state(attributes.state)));
+    }
+    let PortAttributes { lid, active_mtu, max_msg_sz, link_layer, .. } = attributes;
+    // Devices from before there was another say 0.
+    let infiniband = link_layer <= ffi::LINK_LAYER_INFINIBAND;
+    let folder: PathBuf = device.join("ports").join(port.to_string());
+    let mut all = gid::table(&folder);
+    if infiniband {
+        for gid in &mut all {
+            gid.protocol = Protocol::InfiniBand;
+        }
+    }
+    let shown = all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let gids: Vec<Gid> =
+        all.into_iter().filter(|gid| ib.gid_index.is_none_or(|index| index == gid.index)).collect();
+    if let (true, Some(index)) = (gids.is_empty(), ib.gid_index) {
+        return Err(format!("it has no GID at index {index}; there are {shown}"));
+    }
+    if gids.is_empty() {
+        return Err("it has no GID that can be read; its interface may have no address".to_owned());
+    }
+    let domain = Arc::new(Domain::new(context).map_err(words)?);
+    let (context, mtu, longest) = (Arc::clone(context), active_mtu, max_msg_sz);
+    Ok(Nic { domain, context, port, infiniband, lid, mtu, longest, gids })
+}
+
+/// Whether a device has reliable connections without a connection manager: neither iWARP nor EFA does.
+fn reliable(device: &Path) -> Result<(), String> {
+    let kind =
+        std::fs::read_to_string(device.join("node_type")).map_err(|error| error.to_string())?;
+    match kind.trim() {
+        "1: CA" => Ok(()),
+        other => Err(format!("its node type is '{other}', not that of InfiniBand and RoCE")),
+    }
+}
+
+/// `enum ibv_port_state` in words.
+fn state(state: i32) -> &'static str {
+    match state {
+        1 => "down",
+        2 => "initialising: no subnet manager has set it up",
+        3 => "armed",
+        5 => "active, deferred",
+        _ => "in an unknown state",
+    }
+}
+
+/// Orders names by their number where they end in one.
+fn natural(name: &str, port: u8) -> (String, u64, u8) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = name[stem.len()..].parse().unwrap_or(0);
+    (stem.to_owned(), number, port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_ordered_by_number() {
+        let mut names = ["mlx5_10", "mlx5_2", "rxe", "mlx5_0", "bnxt_re0"];
+        names.sort_by_key(|name| natural(name, 1));
+        assert_eq!(names, ["bnxt_re0", "mlx5_0", "mlx5_2", "mlx5_10", "rxe"]);
+        assert!(natural("mlx5_0", 1) < natural("mlx5_0", 2));
+    }
+
+    #[test]
+    fn devices_without_reliable_connections_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |kind: &str| {
+            std::fs::write(folder.path().join("node_type"), kind).unwrap();
+            reliable(folder.path())
+        };
+        check("1: CA\n").unwrap();
+        assert!(check("4: RNIC\n").unwrap_err().contains("4: RNIC"));
+        std::fs::create_dir_all(folder.path().join("ports/2")).unwrap();
+        std::fs::create_dir_all(folder.path().join("ports/1")).unwrap();
+        assert_eq!(ports(folder.path()), [1, 2]);
+        assert!(ports(Path::new("/nonexistent")).is_empty());
+    }
+}
