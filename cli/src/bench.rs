@@ -33,7 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::plan;
 use crate::size;
-use crate::source;
+use crate::source::{self, Origin};
 
 use peers::Peers;
 pub(crate) use rank::run as run_rank;
@@ -55,8 +55,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
         let message = format!("{} does not combine elements of type {}", args.op, args.element);
         return Err(Failure::usage(message));
     }
-    let apart = matches!(args.collective, Collective::AllToAll | Collective::SendRecv);
-    if apart && args.placement == Placement::In {
+    if !has_place(args.collective) && args.placement == Placement::In {
         return Err(Failure::usage(format!(
             "{} has no form in place: use --placement out",
             args.collective
@@ -106,13 +105,22 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Exit, Failure> {
     }
 }
 
-/// The plan for the first `ranks` GPUs: from the daemon, so that it is the very plan a job would get, else made here.
-fn fetch(args: &BenchArgs, ranks: u32) -> Result<Plan, Failure> {
-    fetch_for(args, ranks, planned(args.collective))
+/// Whether a collective has a form in which the result takes the place of the input.
+const fn has_place(collective: Collective) -> bool {
+    !matches!(collective, Collective::AllToAll | Collective::SendRecv)
 }
 
-fn fetch_for(args: &BenchArgs, ranks: u32, collectives: Vec<Collective>) -> Result<Plan, Failure> {
-    let origin = source::load(&args.source)?;
+/// The plan for the first `ranks` GPUs: from the daemon, so that it is the very plan a job would get, else made here.
+fn fetch(args: &BenchArgs, ranks: u32) -> Result<Plan, Failure> {
+    fetch_for(args, &source::load(&args.source)?, ranks, planned(args.collective))
+}
+
+fn fetch_for(
+    args: &BenchArgs,
+    origin: &Origin,
+    ranks: u32,
+    collectives: Vec<Collective>,
+) -> Result<Plan, Failure> {
     let request = PlanRequest {
         gpus: Some(first_gpus(&origin.topology, ranks)?),
         collectives,
@@ -121,7 +129,7 @@ fn fetch_for(args: &BenchArgs, ranks: u32, collectives: Vec<Collective>) -> Resu
     let from_daemon =
         args.source.from.is_empty() && origin.generation > 0 && args.source.hosts == 1;
     if !from_daemon {
-        return plan::make(&origin, &request).map(|(plan, _)| plan);
+        return plan::make(origin, &request).map(|(plan, _)| plan);
     }
     let socket = args.source.socket.clone().unwrap_or_else(|| PathBuf::from(proto::DEFAULT_SOCKET));
     client::plan(
@@ -217,6 +225,7 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         },
         timeout_s: args.timeout,
         min_time_ms: args.min_time,
+        most_time_ms: None,
         warm_up: args.warm_up,
         collective: args.collective,
         element: args.element.to_string(),

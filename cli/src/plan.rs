@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use planner::PlanError;
 use serde::Serialize;
-use topology::calibration::Calibration;
+use topology::calibration::{Calibration, HostLink};
 use topology::formats::plan_json::PlanDocument;
 use topology::plan::{Candidate, CollectivePlan, LinkPolicy, Pattern, PlanRequest};
 use topology::{Collective, Fraction, Generation, GpuIndex, Plan, RateModel, Severity, Topology};
@@ -108,7 +108,14 @@ fn calibration(args: &PlanArgs) -> Result<Option<Calibration>, Failure> {
     if args.source.rates != RateModel::Measured {
         return Err(Failure::usage("--calibration needs --rates measured"));
     }
-    bench::calibrate::read(path).map(Some)
+    let calibration = bench::calibrate::read(path)?;
+    if calibration.link(HostLink::Shm).is_none() {
+        return Err(Failure::usage(format!(
+            "{}: shared memory was not measured, by which processes of one host would run the plan: calibrate with --transport shm",
+            path.display()
+        )));
+    }
+    Ok(Some(calibration))
 }
 
 /// A checked plan, and the microseconds it took to make.
@@ -142,12 +149,11 @@ fn no_plan(error: PlanError) -> Failure {
 /// Partial data comes before degraded: where facts are missing nobody knows how degraded the host is.
 fn exit(plan: &Plan, topology: &Topology) -> Exit {
     if topology.hosts().iter().any(|host| !host.faults.is_empty()) {
-        Exit::Unknown
-    } else if plan.findings.iter().any(|finding| finding.severity > Severity::Info) {
-        Exit::Degraded
-    } else {
-        Exit::Ok
+        return Exit::Unknown;
     }
+    // A plan is no verdict on its host: it never ends as critical.
+    let severities = plan.findings.iter().map(|finding| finding.severity.min(Severity::Degraded));
+    Exit::of(severities)
 }
 
 fn render(plan: &Plan, hosts: usize, planning_us: u64) -> String {

@@ -624,7 +624,11 @@ impl Assembly<'_> {
             OnHost {
                 algorithm: family.algorithm,
                 channels: c.counted.channels,
-                load: Load::of(family.channels.iter(), collective, ranks),
+                load: Load::of(family.channels.iter(), collective, ranks).of_algorithm(
+                    family.algorithm,
+                    collective,
+                    ranks,
+                ),
             }
         };
         let candidates: Vec<OnHost> = run.map(on_host).collect();

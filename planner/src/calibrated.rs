@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   time = hops alpha + bytes of the busiest rank / rate, over the links          one line for all sizes
+//!        + what it adds up and copies in memory of its own                        at the links' rate: those are copies too
 //!        x how far the link was off the line at that size                         caches
 //!        x how far the algorithm was off its links end to end at about that size  its own work
 //! ```
@@ -9,7 +10,7 @@
 //! The last factor is kept between 0.3 and 1.5: beyond that something is wrong with the measurement, and a wrong table must not turn
 //! a choice round.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -122,19 +123,56 @@ fn log2(bytes: u64) -> f64 {
 }
 
 /// What a list of channels asks of a host's links for one byte of a collective's total data.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// Hops that one waits for after the other.
     pub hops: u32,
     /// Bytes that the rank which sends most sends.
     pub sent: f64,
+    /// Bytes that a rank adds up or copies beside what links do: where everybody sends to everybody, what came is kept and added up in the
+    /// order of ranks when all of it is there.
+    pub worked: f64,
 }
 
 impl Load {
-    /// Of channels that carry `collective` among `ranks`.
+    /// Of channels that carry `collective` among `ranks`; where they have several roots and the collective one, of the root for which
+    /// most is sent.
     #[must_use]
     pub fn of<'a>(
         channels: impl Iterator<Item = &'a Channel> + Clone,
+        collective: Collective,
+        ranks: usize,
+    ) -> Self {
+        let roots: BTreeSet<Rank> = channels.clone().filter_map(|channel| channel.root).collect();
+        if !collective.has_root() || roots.len() < 2 {
+            return Self::of_all(channels, collective, ranks);
+        }
+        let of_root = |root: Rank| {
+            let own = channels.clone().filter(|c| c.root.is_none_or(|of| of == root));
+            Self::of_all(own, collective, ranks)
+        };
+        roots.into_iter().map(of_root).fold(Self::default(), |worst, load| {
+            if (load.sent, load.hops) > (worst.sent, worst.hops) { load } else { worst }
+        })
+    }
+
+    /// With the work of an algorithm's ranks: one copy in, one addition for each other rank, one copy out.
+    #[must_use]
+    pub fn of_algorithm(self, algorithm: Algorithm, collective: Collective, ranks: usize) -> Self {
+        let passes = ranks as f64 + 1.0;
+        let worked = match (algorithm, collective) {
+            (Algorithm::OneShot, Collective::AllReduce) => passes,
+            (Algorithm::Direct, Collective::AllReduce | Collective::ReduceScatter) => {
+                passes / ranks.max(1) as f64
+            }
+            _ => 0.0,
+        };
+        Self { worked, ..self }
+    }
+
+    /// Of channels that all carry data at once.
+    fn of_all<'a>(
+        channels: impl Iterator<Item = &'a Channel>,
         collective: Collective,
         ranks: usize,
     ) -> Self {
@@ -150,14 +188,19 @@ impl Load {
             let part = match channel.pattern {
                 Pattern::Ring => shards,
                 Pattern::Tree | Pattern::Rounds => 1.0,
-                Pattern::Pairs => 1.0 / n,
+                // Everybody's whole data to everybody, the root's to all, or a shard each.
+                Pattern::Pairs => match collective {
+                    Collective::AllReduce if channel.reduce_edges.is_empty() => 1.0,
+                    Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
+                    _ => 1.0 / n,
+                },
             };
             let ring_hops = u32::try_from(ranks.saturating_sub(1)).unwrap_or(u32::MAX);
             let passes = if collective == Collective::AllReduce { 2 } else { 1 };
             match channel.pattern {
                 Pattern::Ring => hops = hops.max(passes * ring_hops),
                 Pattern::Tree => hops = hops.max(passes * depth(channel)),
-                Pattern::Pairs => hops = hops.max(1),
+                Pattern::Pairs => hops = hops.max(1 + u32::from(!channel.reduce_edges.is_empty())),
                 Pattern::Rounds => rounds += 1,
             }
             let of_edge = part * share(channel.share);
@@ -165,7 +208,8 @@ impl Load {
                 *sent.entry(edge.from).or_insert(0.0) += of_edge;
             }
         }
-        Self { hops: hops.max(rounds), sent: sent.into_values().fold(0.0, f64::max) }
+        let sent = sent.into_values().fold(0.0, f64::max);
+        Self { hops: hops.max(rounds), sent, worked: 0.0 }
     }
 }
 
@@ -190,7 +234,9 @@ fn depth(channel: &Channel) -> u32 {
 /// Nanoseconds that the links alone take: without what the algorithm does beside.
 #[must_use]
 pub fn links_ns(fit: &LinkFit, cores: u32, ranks: usize, load: Load, bytes: u64) -> f64 {
-    let moved = bytes as f64 * load.sent;
+    let sent = bytes as f64 * load.sent;
+    // Over a link of memory data is passed over twice: into the slots, and out of them.
+    let moved = sent + bytes as f64 * load.worked / 2.0;
     let line = moved / fit.duplex_gbps;
     let alpha = fit.alpha_ns;
     let off = fit.points.iter().map(|p| {
@@ -208,7 +254,7 @@ pub fn links_ns(fit: &LinkFit, cores: u32, ranks: usize, load: Load, bytes: u64)
     let hops = f64::from(load.hops.max(1));
     let own = (alpha + line) * factor * turns + (hops - 1.0) * alpha * turns;
     // What links share shows only when several pairs load them together.
-    let together = fit.shared.iter().filter(|_| ranks > 2).map(|s| ranks as f64 * moved / s.gbps);
+    let together = fit.shared.iter().filter(|_| ranks > 2).map(|s| ranks as f64 * sent / s.gbps);
     own.max(together.fold(0.0, f64::max))
 }
 
@@ -312,11 +358,14 @@ mod tests {
         let fit = calibration.link(HostLink::Shm).unwrap();
         for (bytes, expected) in [(1_u64 << 20, 400.0 + 209_715.2), (1 << 26, 400.0 + 26_843_545.6)]
         {
-            let load = Load { hops: 1, sent: 1.0 };
+            let load = Load { hops: 1, sent: 1.0, worked: 0.0 };
             near(links_ns(fit, 2, 2, load, bytes), expected, 0.01);
+            // Half of it over the link, and as much added up and copied: two passes over memory are as long as one message.
+            let direct = Load { hops: 1, sent: 0.5, worked: 1.0 };
+            near(links_ns(fit, 2, 2, direct, bytes), expected, 0.01);
         }
         // Four ranks on two cores take turns.
-        let load = Load { hops: 3, sent: 1.0 };
+        let load = Load { hops: 3, sent: 1.0, worked: 0.0 };
         let two = links_ns(fit, 2, 2, load, 1 << 20);
         near(links_ns(fit, 2, 4, load, 1 << 20), 2.0 * two, 1e-9);
         // And no more than memory carries for all of them.
@@ -329,7 +378,7 @@ mod tests {
     #[test]
     fn factors_lie_between_those_measured_and_within_bounds() {
         let calibration = calibration();
-        let load = Load { hops: 2, sent: 1.0 };
+        let load = Load { hops: 2, sent: 1.0, worked: 0.0 };
         let of = |algorithm, bytes| {
             let collective = Collective::AllReduce;
             predict_ns(&calibration, HostLink::Shm, collective, algorithm, 2, load, bytes).unwrap()
@@ -363,5 +412,63 @@ mod tests {
         assert_eq!((load.hops, load.sent), (6, 1.5));
         let load = Load::of([&ring].into_iter(), Collective::AllGather, 4);
         assert_eq!((load.hops, load.sent), (3, 0.75));
+    }
+
+    /// Of a collective with a root one root's trees run, of others all.
+    #[test]
+    fn one_root_at_a_time() {
+        let topology = crate::test_hosts::copies("dgx1v", 1);
+        let wanted = [Collective::AllGather, Collective::Broadcast];
+        let request = topology::PlanRequest {
+            collectives: wanted.to_vec(),
+            gpus: Some([0, 1, 2, 3, 4].map(topology::GpuIndex).to_vec()),
+            ..topology::PlanRequest::default()
+        };
+        let plan = crate::plan(&topology, &request).unwrap();
+        let sets = plan.alternatives.iter().map(|set| &set.channels).chain([&plan.channels]);
+        let trees: Vec<&Channel> =
+            sets.flatten().filter(|c| c.pattern == Pattern::Tree && c.root.is_some()).collect();
+        let gather = trees.iter().copied().filter(|c| c.collectives.contains(&wanted[0]));
+        let roots: BTreeSet<_> = gather.clone().map(|channel| channel.root).collect();
+        assert_eq!(roots.len(), 5);
+        // A tree that carries all of its root's data as a broadcast would.
+        let whole: Vec<Channel> = gather
+            .map(|c| Channel { share: c.share * Fraction::integer(5), ..c.clone() })
+            .collect();
+        let all = Load::of(whole.iter(), wanted[1], 5);
+        let each = roots.iter().map(|root| {
+            let own = whole.iter().filter(|channel| channel.root == *root);
+            Load::of(own, wanted[1], 5).sent
+        });
+        assert_eq!(all.sent, each.fold(0.0, f64::max));
+        assert!(all.sent < Load::of(whole.iter(), wanted[0], 5).sent);
+    }
+
+    #[test]
+    fn pairs_send_whole_data_or_shards() {
+        let star = crate::check::sample::topology(
+            4,
+            1,
+            crate::check::sample::both((0..4).map(|gpu| (gpu, 4, 100))),
+        );
+        let order = [0, 1, 2, 3];
+        let ring =
+            crate::check::sample::ring(&star, &[Collective::AllReduce], &order, Fraction::ONE);
+        // A hop from each to its next, as pairs.
+        let pairs = Channel { pattern: Pattern::Pairs, ..ring };
+        let load = |channel: &Channel, of| {
+            let load = Load::of([channel].into_iter(), of, 4);
+            (load.hops, load.sent)
+        };
+        assert_eq!(load(&pairs, Collective::AllReduce), (1, 1.0));
+        assert_eq!(load(&pairs, Collective::AllToAll), (1, 0.25));
+        assert_eq!(load(&pairs, Collective::Broadcast), (1, 1.0));
+        let two = Channel { reduce_edges: pairs.edges.clone(), ..pairs };
+        assert_eq!(load(&two, Collective::AllReduce), (2, 0.5));
+        let worked = |algorithm, of| Load::default().of_algorithm(algorithm, of, 4).worked;
+        assert_eq!(worked(Algorithm::OneShot, Collective::AllReduce), 5.0);
+        assert_eq!(worked(Algorithm::Direct, Collective::AllReduce), 1.25);
+        assert_eq!(worked(Algorithm::Direct, Collective::AllToAll), 0.0);
+        assert_eq!(worked(Algorithm::Ring, Collective::AllReduce), 0.0);
     }
 }

@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use topology::{Collective, Rank, formats, msccl, nccl_graph};
 
+mod calibration;
 mod corpus;
 mod inputs;
 mod map;

@@ -9,6 +9,9 @@
 //!
 //! Sizes of the last are other ones than people ask for, so that a prediction is between what was measured.
 
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use planner::calibrated;
@@ -18,7 +21,7 @@ use topology::calibration::{
 use topology::{Algorithm, Collective, Plan};
 
 use super::job::{self, Job};
-use super::{algorithms, fetch_for, forced, report};
+use super::{algorithms, fetch_for, forced, has_place, report};
 use crate::args::{BenchArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -49,7 +52,20 @@ const SHARED_RANKS: u32 = 4;
 const OPERATION_SIZES: [u64; 8] =
     [256, 2 << 10, 16 << 10, 128 << 10, 512 << 10, 4 << 20, 32 << 20, 72 << 20];
 /// Least time for each size, in milliseconds: twenty batches.
-const MIN_TIME_MS: u32 = 60;
+const MIN_TIME_MS: u32 = 40;
+/// Operations before the clock counts.
+const WARM_UP: u32 = 2;
+/// How often everything is measured, each time by other processes, in turn: what one pair of processes shares (pages, places in caches,
+/// whatever else ran in that second) is not what the next one does. The median counts.
+const PASSES: usize = 3;
+/// Measurements beyond which there are fewer passes: starting processes takes its time too.
+const MOST_MEASUREMENTS: usize = 30;
+/// Most time for the passes of one measurement of links, on which all predictions rest, in milliseconds.
+const LINK_TIME_MS: u32 = 4_000;
+/// Most time for all operations together, in milliseconds; each pass of each has its part.
+const MOST_TIME_MS: u32 = 36_000;
+/// Least part, by which small sizes at least are measured.
+const LEAST_TIME_MS: u32 = 300;
 
 pub(super) fn link(kind: LinkKind) -> HostLink {
     match kind {
@@ -69,25 +85,42 @@ pub(super) fn run(args: &BenchArgs, path: &Path) -> Result<Exit, Failure> {
     if args.ranks < 2 {
         return Err(Failure::usage("one rank has no link to calibrate"));
     }
-    let plan = fetch_for(args, args.ranks, with_all_reduce(&args.only))?;
+    let not_written = |error| Failure::usage(format!("{}: {error}", path.display()));
+    // Beside the file, so that it takes its place in one step; and before anything is measured, so that nothing is for nothing.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or_else(|| Path::new(".")))
+        .map_err(not_written)?;
+    let origin = source::load(&args.source)?;
+    let plan = fetch_for(args, &origin, args.ranks, with_all_reduce(&args.only))?;
     let pair = if args.ranks == 2 {
         plan.clone()
     } else {
-        fetch_for(args, 2, vec![Collective::AllReduce])?
+        fetch_for(args, &origin, 2, vec![Collective::AllReduce])?
     };
-    let mut fit = links(args, &pair)?;
-    // Where the machine has so many GPUs to stand for.
-    if let Ok(four) = fetch_for(args, SHARED_RANKS, vec![Collective::AllReduce]) {
-        fit.shared.push(shared(args, &four)?);
+    let four = match fetch_for(args, &origin, SHARED_RANKS, vec![Collective::AllReduce]) {
+        Ok(plan) => Some(plan),
+        // The machine has not so many GPUs to stand for.
+        Err(failure) if failure.exit == Exit::NoPlan => None,
+        Err(failure) => return Err(failure),
+    };
+    let of = |collective: &Collective| algorithms(&plan, *collective).len();
+    let jobs = args.only.iter().map(of).sum::<usize>().max(1);
+    let passes = (MOST_MEASUREMENTS / jobs).clamp(1, PASSES);
+    let each = |all_ms: u32, parts: usize| {
+        (all_ms / u32::try_from(parts).unwrap_or(u32::MAX)).max(LEAST_TIME_MS)
+    };
+    let (link_ms, most_ms) = (each(LINK_TIME_MS, passes), each(MOST_TIME_MS, jobs * passes));
+    let measuring = Measuring { args, passes, link_ms, most_ms };
+    let mut fit = measuring.links(&pair)?;
+    if let Some(four) = four {
+        fit.shared.push(measuring.shared(&four)?);
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let cores = u32::try_from(cores).unwrap_or(u32::MAX);
-    let mut operations = Vec::new();
-    for &collective in &args.only {
-        for algorithm in algorithms(&plan, collective) {
-            operations.push(operation(args, &plan, &fit, cores, (collective, algorithm))?);
-        }
-    }
+    let all = args.only.iter().flat_map(|&collective| {
+        algorithms(&plan, collective).into_iter().map(move |algorithm| (collective, algorithm))
+    });
+    let operations = measuring.operations(&plan, &fit, cores, &all.collect::<Vec<_>>())?;
     let made = Calibration {
         schema_version: SCHEMA_VERSION,
         cpu: cpu_name(),
@@ -95,8 +128,10 @@ pub(super) fn run(args: &BenchArgs, path: &Path) -> Result<Exit, Failure> {
         links: vec![fit],
         operations,
     };
-    std::fs::write(path, calibration::write(&made))
-        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    file.write_all(calibration::write(&made).as_bytes()).map_err(not_written)?;
+    // Made for its maker alone; the figures are no secret.
+    file.as_file().set_permissions(Permissions::from_mode(0o644)).map_err(not_written)?;
+    file.persist(path).map_err(|error| not_written(error.error))?;
     output::print(&render(&made))?;
     Ok(Exit::Ok)
 }
@@ -116,87 +151,136 @@ fn cpu_name() -> String {
         .map_or_else(String::new, |(_, name)| name.trim().into())
 }
 
-/// Median nanoseconds by size of sends along the plan's links.
-fn messages(
-    args: &BenchArgs,
-    ranks: u32,
-    plan: &Plan,
-    sizes: &[u64],
-    ping_pong: bool,
-) -> Result<Vec<f64>, Failure> {
-    let change = |job: &mut Job| {
-        job.collective = Collective::SendRecv;
-        job.in_place = false;
-        job.ping_pong = ping_pong;
-        job.sizes = sizes.to_vec();
-        settle(job);
-    };
-    let measured = super::measure(args, ranks, plan, change)?;
-    Ok(measured.iter().map(median_ns).collect())
-}
-
-/// What all measurements have in common.
-fn settle(job: &mut Job) {
-    job.by_plan = true;
-    job.cold = false;
-    job.overlap = false;
-    job.min_time_ms = MIN_TIME_MS;
-}
-
 fn median_ns(measured: &job::Measured) -> f64 {
     let mut times = measured.batches.clone();
     times.sort_unstable_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN).max(1.0)
 }
 
-fn links(args: &BenchArgs, plan: &Plan) -> Result<LinkFit, Failure> {
-    let there_and_back = messages(args, 2, plan, &LINK_SIZES, true)?;
-    let exchange = messages(args, 2, plan, &LINK_SIZES, false)?;
-    let point = |((bytes, both), exchange_ns): ((&u64, f64), f64)| Point {
-        bytes: *bytes,
-        one_way_ns: both / 2.0,
-        exchange_ns,
-    };
-    let points = LINK_SIZES.iter().zip(there_and_back).zip(exchange).map(point).collect();
-    let kind = link(args.transport);
-    calibrated::link(kind, points)
-        .ok_or_else(|| Failure::internal("the times measured over the link make no line"))
+/// What all measurements have in common.
+struct Measuring<'a> {
+    args: &'a BenchArgs,
+    passes: usize,
+    /// For each pass over links.
+    link_ms: u32,
+    /// For each pass of an operation.
+    most_ms: u32,
 }
 
-/// Four ranks in a circle, each sending to the next: two pairs of links at once.
-fn shared(args: &BenchArgs, plan: &Plan) -> Result<SharedRate, Failure> {
-    let times = messages(args, SHARED_RANKS, plan, &SHARED_SIZES, false)?;
-    let rates = SHARED_SIZES
-        .iter()
-        .zip(times)
-        .map(|(bytes, ns)| *bytes as f64 * f64::from(SHARED_RANKS) / ns);
-    Ok(SharedRate { ranks: SHARED_RANKS, gbps: rates.fold(0.0, f64::max) })
+impl Measuring<'_> {
+    fn settle(&self, job: &mut Job) {
+        job.by_plan = true;
+        job.cold = false;
+        job.overlap = false;
+        job.warm_up = WARM_UP;
+        job.min_time_ms = MIN_TIME_MS;
+        job.most_time_ms = Some(self.most_ms);
+    }
+
+    /// Once by processes of their own.
+    fn once(
+        &self,
+        ranks: u32,
+        plan: &Plan,
+        change: impl Fn(&mut Job),
+    ) -> Result<Vec<(u64, f64)>, Failure> {
+        let all = |job: &mut Job| {
+            self.settle(job);
+            change(job);
+        };
+        let measured = super::measure(self.args, ranks, plan, all)?;
+        Ok(measured.iter().map(|of| (of.bytes, median_ns(of))).collect())
+    }
+
+    /// Bytes and nanoseconds of sends along the plan's links, by size as far as there was time.
+    fn messages(
+        &self,
+        ranks: u32,
+        plan: &Plan,
+        sizes: &[u64],
+        ping_pong: bool,
+    ) -> Result<Vec<(u64, f64)>, Failure> {
+        let change = |job: &mut Job| {
+            job.collective = Collective::SendRecv;
+            job.in_place = false;
+            job.ping_pong = ping_pong;
+            job.sizes = sizes.to_vec();
+            job.most_time_ms = Some(self.link_ms);
+        };
+        let passes = (0..self.passes).map(|_| self.once(ranks, plan, change));
+        Ok(middle(&passes.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn links(&self, plan: &Plan) -> Result<LinkFit, Failure> {
+        let there_and_back = self.messages(2, plan, &LINK_SIZES, true)?;
+        let exchange = self.messages(2, plan, &LINK_SIZES, false)?;
+        let point = |((bytes, both), (_, exchange_ns)): ((u64, f64), (u64, f64))| Point {
+            bytes,
+            one_way_ns: both / 2.0,
+            exchange_ns,
+        };
+        let points = there_and_back.into_iter().zip(exchange).map(point).collect();
+        calibrated::link(link(self.args.transport), points)
+            .ok_or_else(|| Failure::internal(
+                "the times measured over the link make no line: it takes cores on which nothing else runs",
+            ))
+    }
+
+    /// Four ranks in a circle, each sending to the next: two pairs of links at once.
+    fn shared(&self, plan: &Plan) -> Result<SharedRate, Failure> {
+        let times = self.messages(SHARED_RANKS, plan, &SHARED_SIZES, false)?;
+        let rates =
+            times.into_iter().map(|(bytes, ns)| bytes as f64 * f64::from(SHARED_RANKS) / ns);
+        Ok(SharedRate { ranks: SHARED_RANKS, gbps: rates.fold(0.0, f64::max) })
+    }
+
+    /// Every algorithm once, then all again.
+    fn operations(
+        &self,
+        plan: &Plan,
+        fit: &LinkFit,
+        cores: u32,
+        all: &[(Collective, Algorithm)],
+    ) -> Result<Vec<Measured>, Failure> {
+        let ranks = self.args.ranks;
+        let plans = all.iter().map(|(of, by)| forced(plan.clone(), *of, *by));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        let mut passes: Vec<Vec<Vec<(u64, f64)>>> = vec![Vec::new(); all.len()];
+        for _ in 0..self.passes {
+            for ((&(collective, _), plan), passes) in all.iter().zip(&plans).zip(&mut passes) {
+                let change = |job: &mut Job| {
+                    job.collective = collective;
+                    job.in_place = has_place(collective);
+                    job.sizes = OPERATION_SIZES.to_vec();
+                };
+                passes.push(self.once(ranks, plan, change)?);
+            }
+        }
+        let measured = |((&(collective, algorithm), plan), passes): Run<'_>| {
+            let factor = |(bytes, time_ns): (u64, f64)| {
+                let load = report::load(plan, collective, bytes)?;
+                let alone = calibrated::links_ns(fit, cores, plan.ranks.len(), load, bytes);
+                Some(SizeFactor { bytes, time_ns, factor: time_ns / alone })
+            };
+            let factors = middle(passes).into_iter().filter_map(factor).collect();
+            Measured { link: fit.link, collective, algorithm, ranks, factors }
+        };
+        Ok(all.iter().zip(&plans).zip(&passes).map(measured).collect())
+    }
 }
 
-fn operation(
-    args: &BenchArgs,
-    plan: &Plan,
-    fit: &LinkFit,
-    cores: u32,
-    (collective, algorithm): (Collective, Algorithm),
-) -> Result<Measured, Failure> {
-    let plan = forced(plan.clone(), collective, algorithm)?;
-    let change = |job: &mut Job| {
-        job.collective = collective;
-        job.in_place = true;
-        job.sizes = OPERATION_SIZES.to_vec();
-        settle(job);
+/// What ran, the plan that was forced to it, and bytes with nanoseconds of each pass.
+type Run<'a> = ((&'a (Collective, Algorithm), &'a Plan), &'a Vec<Vec<(u64, f64)>>);
+
+/// By size, the middle one of several passes; sizes that all have.
+fn middle(passes: &[Vec<(u64, f64)>]) -> Vec<(u64, f64)> {
+    let sizes = passes.iter().map(Vec::len).min().unwrap_or(0);
+    let of_size = |at: usize| {
+        let mut times: Vec<f64> = passes.iter().map(|pass| pass[at].1).collect();
+        times.sort_unstable_by(f64::total_cmp);
+        (passes[0][at].0, times[times.len() / 2])
     };
-    let measured = super::measure(args, args.ranks, &plan, change)?;
-    let ranks = plan.ranks.len();
-    let factor = |of: &job::Measured| {
-        let time_ns = median_ns(of);
-        let load = report::load(&plan, collective, of.bytes)?;
-        let alone = calibrated::links_ns(fit, cores, ranks, load, of.bytes);
-        Some(SizeFactor { bytes: of.bytes, time_ns, factor: time_ns / alone })
-    };
-    let factors = measured.iter().filter_map(factor).collect();
-    Ok(Measured { link: fit.link, collective, algorithm, ranks: args.ranks, factors })
+    (0..sizes).map(of_size).collect()
 }
 
 fn render(made: &Calibration) -> String {
@@ -249,4 +333,17 @@ fn render(made: &Calibration) -> String {
     text.push('\n');
     text.push_str(&output::table(&rows));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_the_passes() {
+        let passes = [vec![(8, 3.0), (64, 9.0)], vec![(8, 5.0)], vec![(8, 4.0), (64, 1.0)]];
+        assert_eq!(middle(&passes), [(8, 4.0)]);
+        assert_eq!(middle(&passes[..1]), passes[0]);
+        assert_eq!(middle(&[]), []);
+    }
 }

@@ -12,7 +12,10 @@ pub(crate) struct Job {
     pub(crate) sizes: Vec<u64>,
     pub(crate) transport: Link,
     pub(crate) timeout_s: u32,
+    /// Least time for each size.
     pub(crate) min_time_ms: u32,
+    /// Most time for all sizes together, if any: sizes that would go beyond it are left out.
+    pub(crate) most_time_ms: Option<u32>,
     pub(crate) warm_up: u32,
     pub(crate) collective: Collective,
     /// As [`transport::ElementType`] is spelled.

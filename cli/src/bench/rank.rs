@@ -19,6 +19,8 @@ use crate::output;
 
 /// Batches of operations per size; the result is the median over them.
 const BATCHES: usize = 20;
+/// Batches where there is no time for more.
+const FEWEST_BATCHES: f64 = 5.0;
 /// Most operations of a batch.
 const MOST_OPERATIONS: f64 = 2000.0;
 /// Bytes that the buffers of cold operations rotate over: more than caches hold.
@@ -142,7 +144,31 @@ impl Bench<'_> {
     fn all_sizes<T: Value>(&mut self) -> Result<Vec<Measured>, TransportError> {
         let sizes =
             if self.job.collective == Collective::Barrier { &[0][..] } else { &self.job.sizes[..] };
-        sizes.iter().map(|bytes| self.size::<T>(*bytes)).collect()
+        let Some(most) = self.job.most_time_ms else {
+            let all = sizes.iter().map(|bytes| self.size::<T>(*bytes, f64::INFINITY));
+            return all.map(|found| Ok(found?.0)).collect();
+        };
+        let most = f64::from(most) / 1e3;
+        let start = Instant::now();
+        let mut all = Vec::new();
+        // Of the size before: its bytes, and seconds beside those that were timed: checks, first operations.
+        let mut before: Option<(u64, f64)> = None;
+        for (at, &bytes) in sizes.iter().enumerate() {
+            let beside = before.map_or(0.0, |(less, beside)| beside * bytes as f64 / less as f64);
+            // Every rank must measure the same sizes as long.
+            let mut agreed = [start.elapsed().as_secs_f64(), beside];
+            self.communicator.all_reduce(&mut agreed, ReduceOp::Max)?;
+            let left = most - agreed[0] - agreed[1];
+            if left <= 0.0 && at > 0 {
+                break;
+            }
+            let begun = Instant::now();
+            let share = left.max(0.0) / (sizes.len() - at) as f64;
+            let (measured, timed) = self.size::<T>(bytes, share)?;
+            before = Some((bytes.max(1), (begun.elapsed().as_secs_f64() - timed).max(0.0)));
+            all.push(measured);
+        }
+        Ok(all)
     }
 
     fn buffer<T: Value>(&self, length: usize) -> Result<Buffer<T>, TransportError> {
@@ -156,7 +182,8 @@ impl Bench<'_> {
         Ok(buffer)
     }
 
-    fn size<T: Value>(&mut self, bytes: u64) -> Result<Measured, TransportError> {
+    /// One size, in about that many seconds at most; and the seconds that were timed.
+    fn size<T: Value>(&mut self, bytes: u64, most: f64) -> Result<(Measured, f64), TransportError> {
         let (ranks, rank) = (self.communicator.ranks(), self.communicator.rank().index());
         let mut count = usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<T>();
         if self.job.collective == Collective::AllToAll {
@@ -185,17 +212,19 @@ impl Bench<'_> {
         // Every rank must do as many operations: they agree on the slowest rank's last one.
         let mut agreed = [slowest];
         self.communicator.all_reduce(&mut agreed, ReduceOp::Max)?;
-        let wanted = f64::from(self.job.min_time_ms) / 1000.0 / agreed[0].max(1e-8);
+        let each = agreed[0].max(1e-8);
+        let wanted = (f64::from(self.job.min_time_ms) / 1000.0).min(most) / each;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between the bounds, both small and positive"
+        )]
         let (batches, operations) = if self.job.cold {
             (COLD_OPERATIONS, 1)
         } else {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "between the bounds, both small and positive"
-            )]
-            let operations = (wanted / BATCHES as f64).clamp(1.0, MOST_OPERATIONS) as usize;
-            (BATCHES, operations)
+            let batches = (most / each).clamp(FEWEST_BATCHES, BATCHES as f64);
+            let operations = (wanted / batches).clamp(1.0, MOST_OPERATIONS);
+            (batches as usize, operations as usize)
         };
         let mut times = Vec::with_capacity(batches);
         for batch in 0..batches {
@@ -207,6 +236,7 @@ impl Bench<'_> {
             times.push(start.elapsed().as_secs_f64() * 1e9 / operations as f64);
         }
         self.communicator.all_reduce(&mut times, ReduceOp::Max)?;
+        let timed = times.iter().sum::<f64>() * operations as f64 / 1e9;
         wrong += self.checked(&values, &mut input, &mut output)?;
         let hidden = self
             .job
@@ -215,14 +245,15 @@ impl Bench<'_> {
         let hidden = hidden.transpose()?;
         let mut all_wrong = [i64::try_from(wrong).unwrap_or(i64::MAX)];
         self.communicator.all_reduce(&mut all_wrong, ReduceOp::Sum)?;
-        Ok(Measured {
+        let measured = Measured {
             bytes: (count * size_of::<T>()) as u64,
             path: path.to_owned(),
             batches: times,
             operations: (batches * operations) as u64,
             wrong: u64::try_from(all_wrong[0]).unwrap_or(u64::MAX),
             hidden,
-        })
+        };
+        Ok((measured, timed))
     }
 
     /// One operation on fresh data; how many elements of its result are wrong here.

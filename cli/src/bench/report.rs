@@ -324,5 +324,6 @@ pub(super) fn load(plan: &Plan, collective: Collective, bytes: u64) -> Option<Lo
     let root = collective.has_root().then_some(Rank(0));
     let chosen = transport::schedule::select(plan, collective, root, bytes).ok()?;
     let channels = chosen.iter().map(|selected| selected.channel);
-    Some(Load::of(channels, collective, plan.ranks.len()))
+    let (ranks, algorithm) = (plan.ranks.len(), algorithm(plan, collective, bytes)?);
+    Some(Load::of(channels, collective, ranks).of_algorithm(algorithm, collective, ranks))
 }
