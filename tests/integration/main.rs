@@ -19,6 +19,7 @@ mod programs;
 mod properties;
 mod service;
 mod transport;
+mod verbs;
 mod wire;
 
 use std::path::{Path, PathBuf};

@@ -46,6 +46,14 @@ pub(crate) fn tuner_plugin() -> &'static Path {
     })
 }
 
+/// An example by its name.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let built = built().iter().filter(|artifact| artifact.target.is_example());
+    let built = built.filter(|artifact| artifact.target.name == name);
+    let executable = built.filter_map(|artifact| artifact.executable.as_ref()).next();
+    executable.expect("an example that is a program has an executable").into()
+}
+
 fn program(name: &str) -> PathBuf {
     let built = built().iter().filter(|artifact| artifact.target.is_bin());
     let built = built.filter(|artifact| artifact.target.name == name);

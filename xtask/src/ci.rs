@@ -41,6 +41,7 @@ impl Step {
 pub(crate) fn run() -> Result<(), String> {
     crate::setup::run();
     crate::setup::cuda();
+    crate::setup::rdma();
     let mut failed = Vec::new();
     for step in &STEPS {
         println!("ci: {}", step.name());

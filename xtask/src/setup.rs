@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::workspace_root;
 
 /// A command some tests start, and the package it is in. Without it they are skipped, with the reason.
-const WANTED: [(&str, &str); 18] = [
+const WANTED: [(&str, &str); 23] = [
     ("systemd-analyze", "systemd"),
     ("python3", "python3"),
     // The command stands for the library, which has none.
@@ -27,6 +27,13 @@ const WANTED: [(&str, &str); 18] = [
     ("dpkg-deb", "dpkg"),
     ("strip", "binutils"),
     ("mmdebstrap", "mmdebstrap"),
+    // The machine with soft RoCE.
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("modprobe", "kmod"),
+    // The command stands for the library; its headers and drivers come with the package below.
+    ("ibv_devinfo", "ibverbs-utils"),
 ];
 
 /// Installs what is missing where that is possible; says what is skipped where it is not.
@@ -61,6 +68,55 @@ pub(crate) fn cuda() {
     } else {
         println!("ci: without pip and {}, the CUDA kernels are not assembled", CUDA.join(" "));
     }
+}
+
+/// What verbs links are tested with: libibverbs with its header and drivers, and Debian's kernel, of which soft RoCE is a module (the
+/// kernel for clouds lacks it), below `target/kernel`. Says what is skipped where that is not possible.
+pub(crate) fn rdma() {
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        match add(&["libibverbs-dev"]) {
+            Ok(()) => println!("ci: installed libibverbs-dev"),
+            Err(_) => println!("ci: without libibverbs-dev, verbs links are not tested"),
+        }
+    }
+    let folder = workspace_root().join("target/kernel");
+    if folder.join("lib/modules").is_dir() {
+        return;
+    }
+    match kernel(&folder) {
+        Ok(name) => println!("ci: unpacked {name} below {}", folder.display()),
+        Err(why) => println!("ci: without a kernel, verbs links are not tested: {why}"),
+    }
+}
+
+/// Gets the kernel package and unpacks it; its name. Nothing is installed.
+fn kernel(folder: &Path) -> Result<String, String> {
+    let output = |program: &str, arguments: &[&str], at: &Path| {
+        let mut command = Command::new(program);
+        let output = command.args(arguments).current_dir(at).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("{program}: {error}"))?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() {
+            Ok(said(&output.stdout))
+        } else {
+            Err(format!("{program} {}: {}", arguments.join(" "), said(&output.stderr)))
+        }
+    };
+    let download = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let depends = output("apt-cache", &["depends", "linux-image-amd64"], download.path())?;
+    let mut named = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let name = named.next().ok_or("linux-image-amd64 names no kernel")?.to_owned();
+    output("apt-get", &["-q", "download", &name], download.path())?;
+    let mut packages = std::fs::read_dir(download.path()).into_iter().flatten().flatten();
+    let package = packages.next().ok_or("apt-get downloaded nothing")?.path();
+    let unpacked = download.path().join("unpacked");
+    let (package, to) = (package.to_string_lossy(), unpacked.to_string_lossy());
+    output("dpkg-deb", &["-x", &package, &to], download.path())?;
+    // Whole or not at all: another run looks whether it is there.
+    let target = folder.to_string_lossy();
+    output("cp", &["-a", &format!("{to}/."), &format!("{target}.new")], Path::new("/"))?;
+    output("mv", &["-T", &format!("{target}.new"), &target], Path::new("/"))?;
+    Ok(name)
 }
 
 /// Sees to it that a command is there, by packages where it is not.
