@@ -383,6 +383,17 @@ fn tried<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| io::Error::new(error.kind(), format!("{what}: {error}")))
 }
 
+/// What the library's words for a kernel without RDMA mean.
+fn absent(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EOPNOTSUPP) => {
+            let what = "the kernel has none here, or its module ib_uverbs is not loaded";
+            io::Error::new(io::ErrorKind::NotFound, what)
+        }
+        _ => error,
+    }
+}
+
 /// A device that is open.
 pub(super) struct Context {
     calls: &'static Calls,
@@ -408,7 +419,7 @@ pub(super) fn open(mut wanted: impl FnMut(&str) -> bool) -> io::Result<Vec<io::R
     let mut count = 0;
     // SAFETY: The count is written.
     let list = unsafe { (calls.get_device_list)(&raw mut count) };
-    let list = tried("list RDMA devices", made(list))?;
+    let list = tried("list RDMA devices", made(list).map_err(absent))?;
     let mut opened = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: The list has `count` entries.
@@ -907,5 +918,26 @@ impl Drop for Pair {
         // SAFETY: Made by the library and used by nobody else.
         let returned = unsafe { (self.domain.context.calls.destroy_qp)(self.raw.as_ptr()) };
         destroyed("destroy a queue pair", returned, &QUEUE_PAIRS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_rdma_is_told_in_words() {
+        for number in [libc::ENOSYS, libc::EOPNOTSUPP] {
+            let error = absent(io::Error::from_raw_os_error(number));
+            assert!(error.to_string().contains("ib_uverbs is not loaded"), "{error}");
+        }
+        let other = absent(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert_eq!(other.raw_os_error(), Some(libc::ENOMEM));
+    }
+
+    #[test]
+    fn numbers_are_errors() {
+        assert!(result(0).is_ok());
+        assert_eq!(result(libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 }
