@@ -10,6 +10,7 @@ use topology::formats::plan_json;
 use topology::{Collective, Plan, Rank};
 
 use self::operation::{Active, Finished, ProgramKey};
+use self::scratch::Scratch;
 use self::watch::Patience;
 use crate::arena::SharedBuffer;
 use crate::control::Control;
@@ -18,7 +19,6 @@ use crate::error::{ConnectError, Failure, TransportError};
 use crate::executor::{Compiled, Links};
 use crate::host::Host;
 use crate::link::Fault;
-use crate::memory::Aligned;
 use crate::mesh::{Listeners, Mesh};
 use crate::observe::{Observer, Trace};
 use crate::rendezvous::{Group, Join, Rendezvous, meet};
@@ -38,6 +38,7 @@ mod operation;
 mod options;
 mod pending;
 mod point_to_point;
+mod scratch;
 mod settings;
 mod shrink;
 mod start;
@@ -82,7 +83,7 @@ pub struct Communicator {
     /// Where all ranks share a host.
     shared: Option<Shared>,
     /// Scratch memory no operation uses now.
-    scratch: Vec<Aligned>,
+    scratch: Scratch,
     programs: HashMap<ProgramKey, Arc<Compiled>>,
     /// Collectives started; their number on every rank.
     operations: u64,
@@ -202,7 +203,7 @@ impl Communicator {
                 oversubscribed,
             ),
             shared,
-            scratch: Vec::new(),
+            scratch: Scratch::default(),
             programs: HashMap::new(),
             operations: 0,
             tickets: 0,

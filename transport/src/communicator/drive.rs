@@ -11,9 +11,6 @@ use crate::observe::Done;
 use crate::shared::Advance;
 use crate::waiter::Pause;
 
-/// Scratch memories kept for later operations.
-const KEPT_SCRATCH: usize = 4;
-
 impl Communicator {
     pub(super) fn take_finished(&mut self, ticket: u64) -> Option<Finished> {
         let at = self.finished.iter().position(|finished| finished.ticket == ticket)?;
@@ -112,9 +109,7 @@ impl Communicator {
                 if let Some(result) = result {
                     work.kernel.finish(result, self.plan.ranks.len());
                 }
-                if !scratch.is_empty() && self.scratch.len() < KEPT_SCRATCH {
-                    self.scratch.push(scratch);
-                }
+                self.scratch.give_back(scratch);
                 (Path::Plan, channels, steps)
             }
             Task::Flat(flat) => (Path::Flat, 0, flat.step()),

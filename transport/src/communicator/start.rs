@@ -11,7 +11,6 @@ use super::{Communicator, Path, Stats};
 use crate::error::TransportError;
 use crate::executor::{Broken, Buffers, Compiled, Operation};
 use crate::link::{Tag, signature};
-use crate::memory::Aligned;
 use crate::schedule::{ScheduleError, Sizing, schedule, schedule_uneven, send_recv};
 use crate::shared::{Advance, Direct, Flat, Shared, Work, fits};
 use crate::waiter::Pause;
@@ -103,7 +102,7 @@ impl Communicator {
 
     pub(super) fn by_plan(&mut self, program: Arc<Compiled>, work: &Work, ticket: u64) -> Task {
         let bytes = program.scratch * work.kernel.element_bytes();
-        let mut scratch = self.take_scratch(bytes);
+        let mut scratch = self.scratch.take(bytes);
         let buffers =
             Buffers { input: work.input, output: work.output, scratch: scratch.slot(0, bytes) };
         let (channels, steps) = (program.channels, program.steps);
@@ -125,14 +124,6 @@ impl Communicator {
         let number = *counter;
         *counter += 1;
         number
-    }
-
-    fn take_scratch(&mut self, bytes: usize) -> Aligned {
-        if bytes == 0 {
-            return Aligned::new(0);
-        }
-        let fits = self.scratch.iter().position(|memory| memory.bytes().len() >= bytes);
-        fits.map_or_else(|| Aligned::new(bytes), |at| self.scratch.swap_remove(at))
     }
 
     /// Runs an operation on buffers that are borrowed for the whole call.
