@@ -165,3 +165,107 @@ fn a_sleeper_misses_neither_of_two() {
         }
     });
 }
+
+/// An eventfd: what was rung before it is waited for ends the wait at once. Its mutex stands for the kernel's own lock, by which a
+/// write that ends a wait comes before it.
+struct Doorbell {
+    rung: loom::sync::Mutex<bool>,
+    changed: loom::sync::Condvar,
+}
+
+impl Doorbell {
+    fn new() -> Self {
+        Self { rung: loom::sync::Mutex::new(false), changed: loom::sync::Condvar::new() }
+    }
+
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    /// As a sleeping rank does: until it is readable, without a limit of time, then all that was rung is forgotten by a call of its own.
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        drop(rung);
+        *self.rung.lock().unwrap() = false;
+    }
+}
+
+/// One of two ranks that share a connection of one slot.
+struct End {
+    flag: AtomicU32,
+    bell: Doorbell,
+}
+
+/// A pair in shared memory: the writer waits for room and the reader for a message, each asleep on its doorbell.
+struct Pairwise {
+    number: AtomicU64,
+    payload: UnsafeCell<u64>,
+    head: AtomicU64,
+    writer: End,
+    reader: End,
+}
+
+impl Pairwise {
+    fn new() -> Self {
+        let end = || End { flag: AtomicU32::new(0), bell: Doorbell::new() };
+        let (number, head) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { number, payload: UnsafeCell::new(0), head, writer: end(), reader: end() }
+    }
+
+    /// Looks, raises the flag, looks once more, sleeps: what `Waiter` does once it has spun.
+    fn wait(&self, own: &End, ready: impl Fn() -> bool) {
+        while !ready() {
+            arm(&own.flag, None::<&AtomicU32>, || fence(Ordering::SeqCst));
+            if !ready() {
+                own.bell.sleep();
+            }
+            disarm(&own.flag, None::<&AtomicU32>);
+        }
+    }
+
+    fn wake(&self, other: &End) {
+        fence(Ordering::SeqCst);
+        if claim(&other.flag) {
+            other.bell.ring();
+        }
+    }
+
+    fn write(&self, messages: u64) {
+        for number in 0..messages {
+            self.wait(&self.writer, || observe(&self.head) == number);
+            // SAFETY: What the model is to show: the reader is through with what lay there; loom panics otherwise.
+            self.payload.with_mut(|payload| unsafe { *payload = 10 + number });
+            publish(&self.number, number + 1);
+            self.wake(&self.reader);
+        }
+    }
+
+    fn read(&self, messages: u64) {
+        for number in 0..messages {
+            self.wait(&self.reader, || observe(&self.number) == number + 1);
+            // SAFETY: As in `write`.
+            let found = self.payload.with(|payload| unsafe { *payload });
+            assert_eq!(found, 10 + number);
+            publish(&self.head, number + 1);
+            self.wake(&self.writer);
+        }
+    }
+}
+
+/// Both sides may be asleep at once, and neither for ever: a wait here has no limit of time, so that a ring that is lost is a deadlock,
+/// which loom finds; without the fences it does. The waits block. Were they loops that yield, as above, two of them would only use each
+/// other's branches up, whatever the protocol does.
+#[test]
+fn two_that_sleep_on_doorbells_wake_each_other() {
+    bounded(|| {
+        let pair = Arc::new(Pairwise::new());
+        let other = Arc::clone(&pair);
+        let reader = thread::spawn(move || other.read(2));
+        pair.write(2);
+        reader.join().unwrap();
+    });
+}
