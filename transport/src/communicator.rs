@@ -22,7 +22,7 @@ use crate::link::Fault;
 use crate::mesh::{Listeners, Mesh};
 use crate::observe::{Observer, Trace};
 use crate::rendezvous::{Group, Join, Rendezvous, meet};
-use crate::schedule::{MIN_SLOTS, Sizing, connections};
+use crate::schedule::{MIN_SLOTS, Sizing, by_size, connections};
 use crate::shared::Shared;
 use crate::variables::NoAlgorithm;
 use crate::waiter::Waiter;
@@ -145,7 +145,9 @@ impl Communicator {
     ) -> Result<Self, ConnectError> {
         check(plan, rank, &options)?;
         let ranks = plan.ranks.len();
-        let (plan, forbidden) = options.choice.narrow(plan, &options.collectives);
+        let by_size = over_sockets(plan, &group, &options);
+        let (plan, forbidden) =
+            options.choice.narrow(by_size.as_ref().unwrap_or(plan), &options.collectives);
         let wanted = connections(&plan, &options.collectives);
         let generation = plan.topology.generation.0;
         let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, &listeners)?;
@@ -273,6 +275,24 @@ impl Drop for Communicator {
     }
 }
 
+/// The plan with choices by size for sockets, where nothing else joins any two ranks; every rank finds the same. `None` where the plan
+/// is to go as it is.
+fn over_sockets(plan: &Plan, group: &Group, options: &Options) -> Option<Plan> {
+    let hosts: Vec<_> = group.members.iter().map(|member| &member.reach.host).collect();
+    let shares = |at: usize| hosts[..at].iter().any(|other| other.shares_memory_with(hosts[at]));
+    let sockets = match options.transport {
+        Transport::Tcp => true,
+        Transport::Auto => !(1..hosts.len()).any(shares),
+        Transport::Shm | Transport::Verbs => false,
+    };
+    if !sockets || options.paths == Paths::Plan {
+        return None;
+    }
+    let made = by_size::for_links(plan, &options.collectives, &by_size::TCP, options.slot_bytes);
+    // Ways that no memory is left for are left out.
+    (budget::fixed(&made, options) <= options.memory_bytes).then_some(made)
+}
+
 /// Refuses nonsense before anything is sent.
 fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError> {
     let ranks = plan.ranks.len();
@@ -313,6 +333,7 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("memory budget", format!("{} bytes", options.memory_bytes)),
         ("collectives", collectives.join(",")),
         ("choice", options.choice.to_string()),
+        ("cost of sockets", format!("{:?}", by_size::TCP)),
     ]
     .map(|(what, value)| (what.to_owned(), value))
     .into()

@@ -23,6 +23,8 @@ use std::ops::Range;
 use topology::schedule::{Blocks, Buffer, Lane, Op, Program, Schedule, Slice, Step};
 use topology::{Algorithm, Collective, Plan, Rank, plan::Pattern};
 
+pub(crate) mod by_size;
+mod cost;
 mod direct;
 mod ring;
 pub mod rounds;
@@ -210,7 +212,7 @@ pub fn schedule(
     let bytes = u64::try_from(count.saturating_mul(sizing.element_bytes)).unwrap_or(u64::MAX);
     let channels = select(plan, collective, root, bytes)?;
     if let Some(first) = channels.iter().find(|c| c.channel.pattern == Pattern::Rounds) {
-        return by_rounds(plan, collective, first, count, sizing);
+        return by_rounds(plan, collective, root, first, count, sizing);
     }
     let exchanges = direct_only(collective);
     if let Some(other) =
@@ -273,6 +275,7 @@ pub fn schedule(
 fn by_rounds(
     plan: &Plan,
     collective: Collective,
+    root: Option<Rank>,
     first: &Selected<'_>,
     count: usize,
     sizing: Sizing,
@@ -281,6 +284,13 @@ fn by_rounds(
     let unsupported = || ScheduleError::Unsupported { collective, pattern };
     let ranks = plan.ranks.len();
     let algorithm = select::algorithm(plan, collective, first.channel).ok_or_else(unsupported)?;
+    if let (Algorithm::Tree, Some(of)) = (algorithm, root) {
+        let channel = by_size::binomial(collective, ranks, of, first);
+        let mut programs = vec![Program::default(); ranks];
+        let mut job = Job { collective, root, count, sizing, programs: &mut programs };
+        tree::schedule(&mut job, &Selected { id: first.id, channel: &channel }, 0..count)?;
+        return Ok(Schedule { collective, count, root, programs });
+    }
     let mut made = if algorithm == Algorithm::Hierarchical {
         let hosts = 1 + plan.ranks.windows(2).filter(|pair| pair[0].host != pair[1].host).count();
         let between = Algorithm::between_hosts(collective, hosts);
@@ -453,9 +463,12 @@ fn connections_of_rounds(
     first: &Selected<'_>,
 ) -> Vec<ConnectionId> {
     let sizing = Sizing { element_bytes: 1, slot_bytes: LINE_BYTES };
-    let Ok(made) = by_rounds(plan, collective, first, plan.ranks.len(), sizing) else {
-        return Vec::new();
+    let roots = if collective.has_root() { plan.ranks.len() } else { 1 };
+    let of_root = |root: usize| {
+        let root = collective.has_root().then(|| rank(root));
+        by_rounds(plan, collective, root, first, plan.ranks.len(), sizing)
     };
+    let programs = (0..roots).filter_map(|root| of_root(root).ok()).map(|made| made.programs);
     let of_rank = |(from, program): (usize, Program)| {
         let from = rank(from);
         program.lanes.into_iter().filter_map(move |lane| {
@@ -463,7 +476,7 @@ fn connections_of_rounds(
             lane.send_to.map(|to| ConnectionId { from, to, channel, connection })
         })
     };
-    made.programs.into_iter().enumerate().flat_map(of_rank).collect()
+    programs.flat_map(|programs| programs.into_iter().enumerate().flat_map(of_rank)).collect()
 }
 
 /// All-gather and reduce-scatter: rings carry a part of every shard, trees a part of their root's.

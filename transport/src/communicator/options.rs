@@ -38,7 +38,8 @@ impl Transport {
 /// Which way operations take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Paths {
-    /// Through memory the whole group shares where all ranks are on one host, else along the plan's channels.
+    /// Through memory the whole group shares where all ranks are on one host. Where sockets alone join all ranks: in few rounds
+    /// for sizes where those are faster, else along the plan's channels, and so in any other group.
     #[default]
     Auto,
     /// Along the plan's channels.
