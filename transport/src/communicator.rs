@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::TcpListener;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -21,8 +22,9 @@ use crate::host::Host;
 use crate::link::Fault;
 use crate::mesh::{Listeners, Mesh};
 use crate::observe::{Observer, Trace};
+use crate::pace::{Pace, monotonic};
 use crate::rendezvous::{Group, Join, Rendezvous, meet};
-use crate::schedule::{MIN_SLOTS, Sizing, by_size, connections};
+use crate::schedule::{MIN_SLOTS, Sizing, by_size, connections_of_all};
 use crate::shared::Shared;
 use crate::variables::NoAlgorithm;
 use crate::waiter::Waiter;
@@ -99,6 +101,9 @@ pub struct Communicator {
     /// Done and not yet asked for.
     finished: Vec<Finished>,
     patience: Patience,
+    /// What operations started from now on have.
+    priority: u32,
+    pace: Option<Pace>,
     observer: Option<Observer>,
     failure: Option<Box<Failure>>,
     /// Where the others find this rank should the group fail; taken when it is shrunk.
@@ -148,7 +153,7 @@ impl Communicator {
         let by_size = over_sockets(plan, &group, &options);
         let (plan, forbidden) =
             options.choice.narrow(by_size.as_ref().unwrap_or(plan), &options.collectives);
-        let wanted = connections(&plan, &options.collectives);
+        let wanted = connections_of_all(&plan, &options.collectives, options.priorities);
         let generation = plan.topology.generation.0;
         let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, &listeners)?;
         let Mesh { control, transmit, receive, pairs, doorbell, arena } = mesh;
@@ -193,6 +198,8 @@ impl Communicator {
             group,
             splits: 0,
             patience: Patience::new(options.timeout),
+            priority: 0,
+            pace: options.bandwidth.map(|rate| Pace::new(rate, monotonic())),
             fixed_bytes,
 
             options,
@@ -229,6 +236,28 @@ impl Communicator {
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.plan.ranks.len()
+    }
+
+    /// Gives operations that are started from now on a priority, from 0 up. Every rank calls it at the same place among its operations.
+    ///
+    /// Those of a higher priority have connections of their own, so they pass lower ones that are in flight, and these have no turn
+    /// while a higher one moves. All of priority 0 have the ways that their size has; the others go along channels.
+    ///
+    /// # Errors
+    /// [`TransportError::NoPriority`] where the group was not made for so many ([`Options::priorities`]).
+    pub const fn set_priority(&mut self, priority: u32) -> Result<(), TransportError> {
+        let priorities = self.options.priorities;
+        if priority >= priorities {
+            return Err(TransportError::NoPriority { priority, priorities });
+        }
+        self.priority = priority;
+        Ok(())
+    }
+
+    /// The priority that operations have which are started now.
+    #[must_use]
+    pub const fn priority(&self) -> u32 {
+        self.priority
     }
 
     /// A buffer of zeros that operations use where it lies, if all ranks share a host; else an ordinary one.
@@ -305,6 +334,9 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
     if options.slot_bytes > 1 << 30 {
         return Err(ConnectError::Options("slots are at most 1 GiB"));
     }
+    if !(1..=Options::MOST_PRIORITIES).contains(&options.priorities) {
+        return Err(ConnectError::Options("a group has 1 to 8 priorities"));
+    }
     Sizing::new(1, options.slot_bytes)?;
     budget::check(plan, options)
 }
@@ -331,6 +363,8 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
         ("paths", format!("{:?} with heaps of {} bytes", options.paths, options.heap_bytes)),
         ("memory budget", format!("{} bytes", options.memory_bytes)),
+        ("priorities", options.priorities.to_string()),
+        ("bandwidth", options.bandwidth.map_or(0, NonZeroU64::get).to_string()),
         ("collectives", collectives.join(",")),
         ("choice", options.choice.to_string()),
         ("cost of sockets", format!("{:?}", by_size::TCP)),

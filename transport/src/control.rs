@@ -29,6 +29,8 @@ enum Message {
     Waiting {
         suspect: Rank,
     },
+    /// The sender has done no step for a while, but parts of messages come.
+    Moving,
     Failed(Failure),
     /// The sender has done its part and leaves.
     Goodbye,
@@ -118,6 +120,8 @@ pub(crate) struct Peer {
     outbound: Vec<u8>,
     /// When it last said that it waits, and for whom.
     heard: Option<(Instant, Rank)>,
+    /// It said that parts of messages come, and nobody has asked for that yet.
+    moving: bool,
     /// Monitored barriers it came to.
     came: u64,
     /// It told of a failure.
@@ -137,6 +141,7 @@ impl Peer {
             inbound: Vec::new(),
             outbound: Vec::new(),
             heard: None,
+            moving: false,
             came: 0,
             failed: false,
             ended: false,
@@ -223,6 +228,7 @@ impl Control {
                     Ok(Some(Message::Waiting { suspect })) => {
                         peer.heard = Some((Instant::now(), suspect));
                     }
+                    Ok(Some(Message::Moving)) => peer.moving = true,
                     Ok(Some(Message::Failed(failure))) => {
                         peer.failed = true;
                         told = told.or(Some(failure));
@@ -271,14 +277,29 @@ impl Control {
 
     /// Tells all peers that this rank waits.
     pub(crate) fn wait_for(&mut self, suspect: Rank) {
+        self.mention(&Message::Waiting { suspect });
+    }
+
+    /// Tells all peers that parts of messages come, though this rank has done no step for a while.
+    pub(crate) fn moves(&mut self) {
+        self.mention(&Message::Moving);
+    }
+
+    fn mention(&mut self, message: &Message) {
         for peer in &mut self.peers {
             // A peer that does not read needs no second copy.
             if peer.outbound.is_empty() {
-                peer.say(&Message::Waiting { suspect });
+                peer.say(message);
             } else {
                 peer.flush();
             }
         }
+    }
+
+    /// Whether a peer has said since the last question that parts of messages come.
+    pub(crate) fn heard_moving(&mut self, rank: Rank) -> bool {
+        let peer = self.peers.iter_mut().find(|peer| peer.rank == rank);
+        peer.is_some_and(|peer| std::mem::take(&mut peer.moving))
     }
 
     /// Tells rank 0 that this rank came to a monitored barrier.
@@ -403,6 +424,16 @@ mod tests {
         assert_eq!(own.suspect(Rank(1), recent), Rank(3));
         assert_eq!(own.suspect(Rank(1), Duration::ZERO), Rank(1), "that was too long ago");
         assert_eq!(own.suspect(Rank(2), recent), Rank(2));
+    }
+
+    #[test]
+    fn who_has_pieces_coming_is_heard_once() {
+        let (mut own, mut one, _two) = control();
+        assert!(!own.heard_moving(Rank(1)));
+        one.moves();
+        own.listen();
+        assert!(!own.heard_moving(Rank(2)));
+        assert!(own.heard_moving(Rank(1)) && !own.heard_moving(Rank(1)));
     }
 
     proptest! {

@@ -367,6 +367,14 @@ pub enum TransportError {
     /// The communicator was made for other collectives; nothing was sent.
     #[error("the communicator was not made for {0}")]
     NotConnected(Collective),
+    /// The communicator was made for fewer priorities; nothing was sent.
+    #[error("there is no priority {priority}: the communicator was made for {priorities}, from 0")]
+    NoPriority {
+        /// As given.
+        priority: u32,
+        /// How many it was made for.
+        priorities: u32,
+    },
 }
 
 impl From<Refusal> for ConnectError {

@@ -13,6 +13,7 @@ use crate::kernel::Kernel;
 use crate::link::{Interest, LinkError, Receive, Tag, Transmit};
 use crate::memory::{Slot, copy, copy_both};
 use crate::mesh::Half;
+use crate::pace::Pace;
 use crate::schedule::ConnectionId;
 
 /// The halves of all connections, each list sorted by connection.
@@ -49,11 +50,13 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// `None` where a lane's connection does not exist, two lanes would share one, or a step has no peer for what it does.
+    /// Over the connections of a priority. `None` where a lane's does not exist, two lanes would share one, or a step has no peer for
+    /// what it does.
     pub(crate) fn new(
         own: Rank,
         program: Program,
         most_scratch: usize,
+        priority: u32,
         links: &Links,
     ) -> Option<Self> {
         let mut used = (vec![false; links.receive.len()], vec![false; links.transmit.len()]);
@@ -66,14 +69,14 @@ impl Compiled {
             let (channel, connection) = (lane.channel, lane.connection);
             let receive = match lane.recv_from {
                 Some(from) => {
-                    let id = ConnectionId { from, to: own, channel, connection };
+                    let id = ConnectionId { from, to: own, channel, connection }.of(priority);
                     Some(claim(&mut used.0, find(&links.receive, id))?)
                 }
                 None => None,
             };
             let transmit = match lane.send_to {
                 Some(to) => {
-                    let id = ConnectionId { from: own, to, channel, connection };
+                    let id = ConnectionId { from: own, to, channel, connection }.of(priority);
                     Some(claim(&mut used.1, find(&links.transmit, id))?)
                 }
                 None => None,
@@ -119,6 +122,8 @@ enum Blocked {
     Message,
     /// A free slot, or that posted messages leave.
     Slot,
+    /// That the budget has room for a message.
+    Budget,
 }
 
 /// A step that was done; what a hook sees.
@@ -141,6 +146,8 @@ pub type StepHook = Box<dyn FnMut(&StepDone) + Send>;
 pub(crate) enum Progress {
     Done,
     Moved,
+    /// No step was done, but parts of messages moved.
+    Trickled,
     Blocked,
 }
 
@@ -168,6 +175,10 @@ pub(crate) struct Operation {
     /// Lanes that have given their connections up.
     over: Vec<bool>,
     blocked: Vec<Blocked>,
+    /// By lane: bytes that had moved over its links when it was looked at last.
+    seen: Vec<u64>,
+    /// The lane that goes first: one that waits for the budget is not passed by others for ever.
+    first: usize,
     done: usize,
 }
 
@@ -204,6 +215,8 @@ impl Operation {
             counters: vec![0; lanes],
             over: vec![false; lanes],
             blocked: vec![Blocked::No; lanes],
+            seen: vec![0; lanes],
+            first: 0,
             done: 0,
         }
     }
@@ -212,15 +225,21 @@ impl Operation {
     pub(crate) fn progress(
         &mut self,
         links: &mut Links,
+        pace: &mut Option<Pace>,
         hook: &mut Option<StepHook>,
     ) -> Result<Progress, Broken> {
         let before = self.done;
-        let mut all_done = true;
+        let (mut all_done, mut trickled) = (true, false);
         let program = Arc::clone(&self.program);
-        for (l, lane) in program.lanes.iter().enumerate() {
-            let outcome = self.run_lane(l, lane, links, hook).and_then(|blocked| {
+        let lanes = program.lanes.len();
+        let first = self.first;
+        let mut held = None;
+        for l in (first..lanes).chain(0..first) {
+            let lane = &program.lanes[l];
+            let before = self.counters[l];
+            let outcome = self.run_lane(l, lane, links, pace, hook).and_then(|blocked| {
                 // What a lane has posted goes on its way while it waits for a message: that one may depend on it.
-                if matches!(blocked, Blocked::Message | Blocked::Lane) {
+                if matches!(blocked, Blocked::Message | Blocked::Lane | Blocked::Budget) {
                     flush(lane, links)?;
                 }
                 Ok(blocked)
@@ -229,13 +248,28 @@ impl Operation {
                 Ok(blocked) => blocked,
                 Err((peer, error)) => return Err(Broken { peer, step: self.name(l, lane), error }),
             };
+            match self.blocked[l] {
+                Blocked::Message | Blocked::Slot => trickled |= self.trickles(l, lane, links),
+                Blocked::Budget if self.counters[l] == before => held = held.or(Some(l)),
+                _ => {}
+            }
             all_done &= self.over[l];
         }
+        self.first = held.unwrap_or(0);
         Ok(match (all_done, self.done > before) {
             (true, _) => Progress::Done,
             (false, true) => Progress::Moved,
+            (false, false) if trickled => Progress::Trickled,
             (false, false) => Progress::Blocked,
         })
+    }
+
+    /// Whether a part of a message moved since the lane was looked at last.
+    fn trickles(&mut self, l: usize, lane: &Lane, links: &Links) -> bool {
+        let came = lane.receive.map_or(0, |at| links.receive[at].link.moved());
+        let left = lane.transmit.map_or(0, |at| links.transmit[at].link.moved());
+        let moved = came.wrapping_add(left);
+        std::mem::replace(&mut self.seen[l], moved) != moved
     }
 
     fn run_lane(
@@ -243,6 +277,7 @@ impl Operation {
         l: usize,
         lane: &Lane,
         links: &mut Links,
+        pace: &mut Option<Pace>,
         hook: &mut Option<StepHook>,
     ) -> Result<Blocked, (Rank, LinkError)> {
         if self.over[l] {
@@ -274,6 +309,9 @@ impl Operation {
                 None => None,
             };
             let next = match lane.transmit.filter(|_| step.op.sends()) {
+                Some(_) if pace.as_mut().is_some_and(|pace| !pace.allows()) => {
+                    return Ok(Blocked::Budget);
+                }
                 Some(at) => {
                     let half = &mut links.transmit[at];
                     match half.link.poll_slot().map_err(|e| (half.id.to, e))? {
@@ -290,6 +328,9 @@ impl Operation {
             if let Some(at) = lane.transmit.filter(|_| next.is_some()) {
                 let half = &mut links.transmit[at];
                 half.link.post(&tag).map_err(|e| (half.id.to, e))?;
+                if let Some(pace) = pace {
+                    pace.spend(bytes);
+                }
             }
             self.done += 1;
             if let Some(hook) = hook {
@@ -356,7 +397,7 @@ impl Operation {
             let peer = match self.blocked[l] {
                 Blocked::Message => links.receive[lane.receive?].id.from,
                 Blocked::Slot => links.transmit[lane.transmit?].id.to,
-                Blocked::No | Blocked::Lane => return None,
+                Blocked::No | Blocked::Lane | Blocked::Budget => return None,
             };
             Some((peer, self.name(l, lane)))
         })
@@ -408,3 +449,6 @@ fn flush(lane: &Lane, links: &mut Links) -> Result<(), (Rank, LinkError)> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

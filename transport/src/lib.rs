@@ -33,6 +33,7 @@ mod memory_limit;
 mod memory_policy;
 mod mesh;
 mod observe;
+mod pace;
 mod pin;
 mod protocol;
 mod shared;

@@ -172,6 +172,10 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     }
     /// For tests of links on real devices.
     fn provoke(&mut self, _fault: Fault) {}
+    /// Bytes that have moved so far, of messages that are not whole yet too; 0 where messages move as a whole.
+    fn moved(&self) -> u64 {
+        0
+    }
 }
 
 /// Receiving half of a connection.
@@ -185,6 +189,10 @@ pub(crate) trait Receive: Send + fmt::Debug {
     /// Says that this rank is about to sleep, to whatever makes [`Interest`]'s descriptor ready; whether it can move already.
     fn arm(&mut self) -> bool {
         false
+    }
+    /// As [`Transmit::moved`].
+    fn moved(&self) -> u64 {
+        0
     }
 }
 

@@ -356,6 +356,21 @@ pub(crate) struct ConnectionId {
     pub(crate) connection: u32,
 }
 
+/// Connections of the next priority: those of all have their own, numbered from a multiple of this on.
+const OF_PRIORITY: u32 = 1 << 16;
+
+impl ConnectionId {
+    /// The connection that stands for this one in operations of a priority.
+    pub(crate) const fn of(self, priority: u32) -> Self {
+        Self { connection: self.connection + priority * OF_PRIORITY, ..self }
+    }
+
+    /// Whose it is.
+    pub(crate) const fn priority(self) -> u32 {
+        self.connection / OF_PRIORITY
+    }
+}
+
 /// The channel of sends and receives, which go straight between any two ranks, whatever the plan.
 pub(crate) const SEND_RECV: u32 = u32::MAX;
 
@@ -399,7 +414,20 @@ const fn direct_only(collective: Collective) -> bool {
     matches!(collective, Collective::AllToAll | Collective::Gather | Collective::Scatter)
 }
 
-/// Every connection that schedules for `collectives` may use, sorted.
+/// Every connection that schedules for `collectives` may use in operations of so many priorities, sorted.
+pub(crate) fn connections_of_all(
+    plan: &Plan,
+    collectives: &[Collective],
+    priorities: u32,
+) -> Vec<ConnectionId> {
+    let of_one = connections(plan, collectives);
+    let of = |priority| of_one.iter().map(move |id: &ConnectionId| id.of(priority));
+    let mut all: Vec<ConnectionId> = (0..priorities).flat_map(of).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Those of one priority.
 pub(crate) fn connections(plan: &Plan, collectives: &[Collective]) -> Vec<ConnectionId> {
     let mut all = Vec::new();
     for Selected { id, channel } in channel_ids(plan) {

@@ -77,6 +77,8 @@ pub(crate) struct Work {
 pub(crate) enum Advance {
     Done,
     Moved,
+    /// Only parts of messages moved, along the plan's channels.
+    Trickled,
     /// Waits for that rank.
     Waits(usize),
     /// Waits for an earlier operation of this rank.

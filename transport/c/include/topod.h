@@ -111,6 +111,8 @@ typedef struct topod_stats {
     uint64_t steps;
     /* Times this rank slept. */
     uint64_t sleeps;
+    /* How long messages of this rank waited for the group's bandwidth budget, in nanoseconds. */
+    uint64_t held;
 } topod_stats;
 
 /* Makes the plan of a group whose ranks have these numbers in the group it is made of; it must be the same on every rank.
@@ -196,6 +198,10 @@ topod_status topod_shard(
     uint32_t rank,
     size_t *first,
     size_t *length);
+
+/* Gives operations that are started from now on a priority, from 0 up to one less than the setting `priorities`. Every rank calls it at
+   the same place among its operations. Those of a higher priority pass lower ones that are in flight. */
+topod_status topod_set_priority(const topod_communicator *communicator, uint32_t priority);
 
 /* Returns once every rank has called it. */
 topod_status topod_barrier(const topod_communicator *communicator);

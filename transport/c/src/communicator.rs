@@ -144,6 +144,23 @@ pub unsafe extern "C" fn topod_shard(
     })
 }
 
+/// Gives operations that are started from now on a priority, from 0 up to one less than the setting `priorities`. Every rank calls it at
+/// the same place among its operations. Those of a higher priority pass lower ones that are in flight.
+///
+/// # Safety
+/// `communicator` is one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn topod_set_priority(
+    communicator: *const CommunicatorHandle,
+    priority: u32,
+) -> Status {
+    guard(|| {
+        // SAFETY: By the caller's word.
+        let handle = unsafe { borrow(communicator, "the communicator") }?;
+        Ok(handle.driver.with(|communicator| communicator.set_priority(priority))?)
+    })
+}
+
 /// Returns once every rank has called it.
 ///
 /// # Safety

@@ -24,6 +24,8 @@ pub struct Stats {
     pub steps: u64,
     /// Times this rank slept.
     pub sleeps: u64,
+    /// How long messages of this rank waited for the group's bandwidth budget, in nanoseconds.
+    pub held: u64,
 }
 
 impl From<transport::Stats> for Stats {
@@ -39,6 +41,7 @@ impl From<transport::Stats> for Stats {
             channels: u32::try_from(stats.channels).unwrap_or(u32::MAX),
             steps: stats.steps as u64,
             sleeps: stats.sleeps,
+            held: u64::try_from(stats.held.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 }

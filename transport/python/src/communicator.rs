@@ -437,6 +437,12 @@ impl Communicator {
         Ok(sender.0)
     }
 
+    /// Gives operations that are started from now on a priority, from 0 up to one less than the setting `priorities`. Every rank calls
+    /// it at the same place among its operations. Those of a higher priority pass lower ones that are in flight.
+    fn set_priority(&self, py: Python<'_>, priority: u32) -> PyResult<()> {
+        self.with(py, move |communicator| communicator.set_priority(priority))
+    }
+
     /// Returns once every rank has called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |communicator| communicator.barrier().map(|_| ()))

@@ -22,6 +22,8 @@ pub(crate) struct Stats {
     path: &'static str,
     /// Channels of the plan it ran on; 0 where it took another way.
     channels: usize,
+    /// Seconds that messages of this rank waited for the group's bandwidth budget.
+    held: f64,
 }
 
 impl From<transport::Stats> for Stats {
@@ -31,6 +33,7 @@ impl From<transport::Stats> for Stats {
             seconds: stats.elapsed.as_secs_f64(),
             path: stats.path.as_str(),
             channels: stats.channels,
+            held: stats.held.as_secs_f64(),
         }
     }
 }
@@ -38,8 +41,10 @@ impl From<transport::Stats> for Stats {
 #[pymethods]
 impl Stats {
     fn __repr__(&self) -> String {
-        let Self { bytes, seconds, path, channels } = self;
-        format!("<topod.Stats bytes={bytes} seconds={seconds:.9} path={path} channels={channels}>")
+        let Self { bytes, seconds, path, channels, held } = self;
+        format!(
+            "<topod.Stats bytes={bytes} seconds={seconds:.9} path={path} channels={channels} held={held:.9}>"
+        )
     }
 }
 

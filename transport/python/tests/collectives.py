@@ -180,6 +180,18 @@ def mistakes(comm):
     raises(ValueError, lambda: topod.Plan.parse("{}"))
 
 
+def priorities(comm):
+    large, small = np.ones(1 << 20, "f4"), np.array([comm.rank])
+    pending = comm.all_reduce(large, async_op=True)
+    comm.set_priority(1)
+    assert comm.all_reduce(small).path == "plan"
+    comm.set_priority(0)
+    assert small[0] == sum(range(comm.size))
+    assert pending.wait().held == 0.0
+    assert (large == comm.size).all()
+    raises(ValueError, lambda: comm.set_priority(2), "made for 2")
+
+
 def groups(comm):
     half = comm.split(comm.rank % 2, planner=lambda ranks: topod.Plan.even(len(ranks)))
     data = np.array([comm.rank])
@@ -213,6 +225,8 @@ def main():
                 for part in (buffers, mistakes, groups):
                     part(comm)
             comm.barrier()
+    with topod.Communicator(plan, timeout_ms=120_000, priorities=2) as comm:
+        priorities(comm)
     print(f"rank {comm.rank}: done")
 
 

@@ -3,35 +3,57 @@
 //! What an operation will need is known before it starts, and it is the same on every rank: so a rank that is refused is not waited
 //! for by the others.
 
+use std::time::Duration;
+
 use topology::Plan;
 
 use super::{Communicator, Options};
 use crate::arena;
 use crate::error::{ConnectError, TransportError};
-use crate::schedule::connections;
+use crate::pace::span_ns;
+use crate::schedule::connections_of_all;
 use crate::shared::scratch_bytes;
 
-/// Memory that a group needs, in bytes: of the rank that needs most.
-pub(super) fn fixed(plan: &Plan, options: &Options) -> usize {
-    let ranks = plan.ranks.len();
-    let mut of_rank = vec![0_usize; ranks];
-    for connection in connections(plan, &options.collectives) {
+/// Connections of the rank that has most.
+fn most_connections(plan: &Plan, options: &Options) -> usize {
+    let mut of_rank = vec![0_usize; plan.ranks.len()];
+    for connection in connections_of_all(plan, &options.collectives, options.priorities) {
         for end in [connection.from, connection.to] {
             if let Some(count) = of_rank.get_mut(end.index()) {
                 *count += 1;
             }
         }
     }
+    of_rank.into_iter().max().unwrap_or(0)
+}
+
+/// Memory that a group needs, in bytes: of the rank that needs most.
+pub(super) fn fixed(plan: &Plan, options: &Options) -> usize {
+    let ranks = plan.ranks.len();
     // A slot with its header, and a page for where a connection's slots begin.
     let connection = options.slots.saturating_mul(options.slot_bytes + 64).saturating_add(4096);
-    let links = of_rank.into_iter().max().unwrap_or(0).saturating_mul(connection);
+    let links = most_connections(plan, options).saturating_mul(connection);
     links.saturating_add(arena::fixed_bytes(ranks)).saturating_add(scratch_bytes(ranks))
 }
 
 /// Refuses a group that would not fit, before anybody is met.
 pub(super) fn check(plan: &Plan, options: &Options) -> Result<(), ConnectError> {
     let (needed, budget) = (fixed(plan, options), options.memory_bytes);
-    if needed > budget { Err(ConnectError::Budget { needed, budget }) } else { Ok(()) }
+    if needed > budget {
+        return Err(ConnectError::Budget { needed, budget });
+    }
+    // A peer waits while each of this rank's connections has its turn, and must not take that for silence.
+    if let Some(rate) = options.bandwidth {
+        let bytes = most_connections(plan, options).saturating_mul(options.slot_bytes);
+        let turn = Duration::from_nanos(span_ns(bytes as u64, rate));
+        if turn > options.timeout / 4 {
+            return Err(ConnectError::Options(
+                "at this bandwidth a message over each connection takes longer than a quarter of the time limit: \
+                 take smaller slots or a longer limit",
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Communicator {

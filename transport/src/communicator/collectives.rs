@@ -373,7 +373,15 @@ impl Communicator {
                 self.monitored_barrier(self.options.timeout)?;
                 let elapsed = start.elapsed();
                 let path = Path::Plan;
-                Ok(Stats { elapsed, bytes: 0, path, channels: 0, steps: 0, sleeps: 0 })
+                Ok(Stats {
+                    elapsed,
+                    bytes: 0,
+                    path,
+                    channels: 0,
+                    steps: 0,
+                    sleeps: 0,
+                    held: Duration::ZERO,
+                })
             }
             other => other.map(|stats| Stats { bytes: 0, ..stats }),
         }

@@ -8,6 +8,7 @@ use crate::error::{Failure, TransportError};
 use crate::executor::{Broken, Links, Progress, StepDone};
 use crate::link::Interest;
 use crate::observe::Done;
+use crate::pace::Pace;
 use crate::shared::Advance;
 use crate::waiter::Pause;
 
@@ -23,14 +24,31 @@ impl Communicator {
 
     /// Moves everything in flight as far as it goes; whether anything moved.
     pub(super) fn advance(&mut self) -> Result<bool, Box<Failure>> {
-        let mut moved = false;
+        if let Some(pace) = &mut self.pace {
+            pace.tick();
+        }
+        let (mut moved, mut trickled) = (false, false);
+        let mut mover = 0;
         let mut at = 0;
         while at < self.active.len() {
-            match self.advance_one(at)? {
+            let priority = self.active[at].priority;
+            // What moves keeps what is lower from its turn. What waits does not, or two ranks might wait for each other's lower ones.
+            if moved && priority < mover {
+                break;
+            }
+            let advanced = self.advance_one(at)?;
+            if !matches!(advanced, Advance::Waits(_) | Advance::Turn) {
+                mover = priority;
+            }
+            match advanced {
                 Advance::Done => {
                     let active = self.active.remove(at);
                     self.finish(active);
                     moved = true;
+                }
+                Advance::Trickled => {
+                    trickled = true;
+                    at += 1;
                 }
                 // Those that share no memory of their own carry on here; those already moving go first.
                 Advance::Elsewhere => {
@@ -53,10 +71,14 @@ impl Communicator {
             }
         }
         if moved {
-            self.waiter.moved();
             self.patience.renew();
+        } else if trickled {
+            self.patience.trickle();
         }
-        Ok(moved)
+        if moved || trickled {
+            self.waiter.moved();
+        }
+        Ok(moved || trickled)
     }
 
     /// Moves one operation as far as it goes.
@@ -65,10 +87,12 @@ impl Communicator {
         let active = &mut self.active[at];
         let advanced = match (&mut active.task, &mut self.shared) {
             (Task::Plan { operation, .. }, _) => {
-                let progress = operation.progress(&mut self.links, &mut self.options.on_step);
+                let progress =
+                    operation.progress(&mut self.links, &mut self.pace, &mut self.options.on_step);
                 return match progress {
                     Ok(Progress::Done) => Ok(Advance::Done),
                     Ok(Progress::Moved) => Ok(Advance::Moved),
+                    Ok(Progress::Trickled) => Ok(Advance::Trickled),
                     Ok(Progress::Blocked) => Ok(Advance::Turn),
                     Err(broken) => Err(self.blame(broken)),
                 };
@@ -102,7 +126,7 @@ impl Communicator {
     }
 
     fn finish(&mut self, active: Active) {
-        let Active { ticket, task, work, result, owned, start, sleeps, .. } = active;
+        let Active { ticket, task, work, result, owned, start, sleeps, held, .. } = active;
         let (path, channels, steps) = match task {
             Task::Plan { scratch, channels, steps, .. } => {
                 // The other ways do this where they combine.
@@ -122,6 +146,7 @@ impl Communicator {
             channels,
             steps,
             sleeps: self.waiter.sleeps - sleeps,
+            held: self.held().saturating_sub(held),
         };
         if let (Some(observer), Some(start)) = (&mut self.observer, start) {
             let (collective, number) = (work.collective, work.tag.operation);
@@ -194,7 +219,8 @@ impl Communicator {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if pause == Pause::Sleep && !self.arm() {
                 let (links, limit) = (&self.links, self.patience.interval);
-                let limit = left.map_or(limit, |left| left.min(limit));
+                let paid = self.pace.as_ref().and_then(Pace::wait).unwrap_or(limit);
+                let limit = left.map_or(limit, |left| left.min(limit)).min(paid);
                 let interests = interests(&self.active, links);
                 self.waiter.sleep(self.control.descriptors(), interests, limit);
             }

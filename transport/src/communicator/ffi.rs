@@ -195,6 +195,7 @@ impl Communicator {
             channels: 0,
             steps: 0,
             sleeps: 0,
+            held: Duration::ZERO,
         };
         for flight in flights {
             let of_flight = match flight {
@@ -214,6 +215,7 @@ impl Communicator {
             stats.bytes += of_flight.bytes;
             stats.steps += of_flight.steps;
             stats.sleeps += of_flight.sleeps;
+            stats.held += of_flight.held;
             (stats.path, stats.channels) = (of_flight.path, of_flight.channels);
         }
         stats.elapsed = start.elapsed();

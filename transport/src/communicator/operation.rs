@@ -1,7 +1,7 @@
 //! What an operation is while it is on its way.
 
 use std::any::Any;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use topology::schedule::Blocks;
 use topology::{Collective, Rank};
@@ -23,6 +23,7 @@ pub(super) struct ProgramKey {
     pub(super) count: usize,
     pub(super) element_bytes: usize,
     pub(super) blocks: Option<Blocks>,
+    pub(super) priority: u32,
 }
 
 /// An operation to start. The slots stay valid until it has finished or failed.
@@ -43,8 +44,9 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn key(&self) -> ProgramKey {
+    pub(super) fn key(&self, priority: u32) -> ProgramKey {
         ProgramKey {
+            priority,
             collective: self.collective,
             root: self.root,
             receiver: self.receiver,
@@ -79,13 +81,16 @@ pub(super) enum Task {
 /// An operation in flight.
 pub(super) struct Active {
     pub(super) ticket: u64,
+    pub(super) priority: u32,
     pub(super) task: Task,
     pub(super) work: Work,
     pub(super) receiver: Option<Rank>,
     pub(super) result: Option<Slot>,
     pub(super) owned: Option<Owned>,
     pub(super) start: Option<Instant>,
+    /// What [`Stats`] counts from, as it stood when this began.
     pub(super) sleeps: u64,
+    pub(super) held: Duration,
     /// The rank it waits for, where that is not the plan's affair.
     pub(super) waits: Option<usize>,
 }
@@ -93,6 +98,7 @@ pub(super) struct Active {
 impl Active {
     pub(super) fn key(&self) -> ProgramKey {
         ProgramKey {
+            priority: self.priority,
             collective: self.work.collective,
             root: self.work.root,
             receiver: self.receiver,

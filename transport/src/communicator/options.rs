@@ -1,6 +1,7 @@
 //! What a communicator is told, and what an operation tells.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use topology::Collective;
@@ -99,6 +100,11 @@ pub struct Options {
     pub slot_bytes: usize,
     /// What will be asked for; connections are made for these.
     pub collectives: Vec<Collective>,
+    /// Priorities that operations may have, up to [`Options::MOST_PRIORITIES`]. Each has connections of its own, with their memory.
+    pub priorities: u32,
+    /// Most bytes a second that this rank sends over the group's links, beside headers; a burst of 10 ms is not held back. With a
+    /// budget, operations on one host go along the plan's channels too.
+    pub bandwidth: Option<NonZeroU64>,
     /// Which of the plan's algorithms, and which protocols, may be used.
     pub choice: Choice,
     /// By which interface other hosts reach this rank; by default the one that reaches rank 0. Need not be equal.
@@ -113,6 +119,11 @@ pub struct Options {
     pub trace: Option<String>,
     /// Called after every step.
     pub on_step: Option<StepHook>,
+}
+
+impl Options {
+    /// Most priorities of a group.
+    pub const MOST_PRIORITIES: u32 = 8;
 }
 
 impl Default for Options {
@@ -132,6 +143,8 @@ impl Default for Options {
             slots: 4,
             slot_bytes: 128 << 10,
             collectives: vec![Collective::AllReduce],
+            priorities: 1,
+            bandwidth: None,
             choice: Choice::default(),
             interfaces: None,
             ib: Ib::default(),
@@ -158,6 +171,8 @@ impl fmt::Debug for Options {
             .field("slots", &self.slots)
             .field("slot_bytes", &self.slot_bytes)
             .field("collectives", &self.collectives)
+            .field("priorities", &self.priorities)
+            .field("bandwidth", &self.bandwidth)
             .field("choice", &self.choice)
             .field("interfaces", &self.interfaces)
             .field("ib", &self.ib)
@@ -184,4 +199,6 @@ pub struct Stats {
     pub steps: usize,
     /// Times this rank slept.
     pub sleeps: u64,
+    /// How long messages of this rank waited for [`Options::bandwidth`] meanwhile, of whichever operation.
+    pub held: Duration,
 }

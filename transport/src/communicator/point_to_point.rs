@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::link::{LinkError, Receive, Tag, signature};
 use crate::memory::{Slot, caller, caller_mut};
 use crate::mesh::Half;
-use crate::schedule::{SEND_RECV, first_message};
+use crate::schedule::{ConnectionId, SEND_RECV, first_message};
 use crate::waiter::Pause;
 
 impl Communicator {
@@ -124,11 +124,13 @@ impl Communicator {
         let size = element.bytes();
         let bytes = first_message(count, self.sizing(size)) * size;
         let start = Instant::now();
+        let priority = self.priority;
+        let hears = |id: ConnectionId| id.channel == SEND_RECV && id.priority() == priority;
         loop {
             for at in 0..self.links.receive.len() {
                 let id = self.links.receive[at].id;
                 let half = &mut self.links.receive[at];
-                if id.channel != SEND_RECV || !half.turns.is_empty() {
+                if !hears(id) || !half.turns.is_empty() {
                     continue;
                 }
                 let tag = Tag {
@@ -153,7 +155,7 @@ impl Communicator {
                 Pause::Again => continue,
                 Pause::Look => {}
                 Pause::Sleep => {
-                    let any = |half: &Half<dyn Receive>| half.id.channel == SEND_RECV;
+                    let any = |half: &Half<dyn Receive>| hears(half.id);
                     let halves = self.links.receive.iter_mut().filter(|half| any(half));
                     let mut moves = false;
                     for half in halves {

@@ -1,6 +1,7 @@
 //! Options by name: what faces for other languages, the environment and files speak.
 
 use std::fmt::Display;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -57,6 +58,11 @@ pub const SETTINGS: &[Setting] = &[
         name: "algo",
         values: "algorithms, in NCCL_ALGO's grammar",
         set: |options, value| options.choice.set_algorithms(value),
+    },
+    Setting {
+        name: "bandwidth",
+        values: "bytes a second, 0 for any",
+        set: |options, value| number(value).map(|rate| options.bandwidth = NonZeroU64::new(rate)),
     },
     Setting {
         name: "collectives",
@@ -182,6 +188,11 @@ pub const SETTINGS: &[Setting] = &[
         set: |options, value| flag(value).map(|on| options.pin = on),
     },
     Setting {
+        name: "priorities",
+        values: "a number from 1 to 8",
+        set: |options, value| number(value).map(|priorities| options.priorities = priorities),
+    },
+    Setting {
         name: "proto",
         values: "protocols, in NCCL_PROTO's grammar",
         set: |options, value| options.choice.set_protocols(value),
@@ -298,6 +309,7 @@ mod tests {
         // A value that changes the default, and one that is none.
         let cases = [
             ("algo", "ring;broadcast:tree", "star"),
+            ("bandwidth", "1000000", "1M"),
             ("collectives", "all-reduce, broadcast", "all-produce"),
             ("cross_memory", "0", "2"),
             ("debug", "info", "LOUD"),
@@ -316,6 +328,7 @@ mod tests {
             ("observe", "1", "often"),
             ("paths", "plan", "ring"),
             ("pin", "yes", ""),
+            ("priorities", "2", "two"),
             ("proto", "^LL", "UDP"),
             ("slot_bytes", "4096", "4K"),
             ("slots", "8", "many"),
@@ -338,7 +351,9 @@ mod tests {
         }
         let error = Options::default().set("speed", "11").unwrap_err().to_string();
         assert!(
-            error.starts_with("there is no setting 'speed'; known are algo, collectives, "),
+            error.starts_with(
+                "there is no setting 'speed'; known are algo, bandwidth, collectives, "
+            ),
             "{error}"
         );
     }

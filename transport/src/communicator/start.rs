@@ -11,6 +11,7 @@ use super::{Communicator, Path, Stats};
 use crate::error::TransportError;
 use crate::executor::{Broken, Buffers, Compiled, Operation};
 use crate::link::{Tag, signature};
+use crate::pace::Pace;
 use crate::schedule::{ScheduleError, Sizing, schedule, schedule_uneven, send_recv};
 use crate::shared::{Advance, Direct, Flat, Shared, Work, fits};
 use crate::waiter::Pause;
@@ -29,10 +30,11 @@ impl Communicator {
             return Err(TransportError::Unusable(failure.clone()));
         }
         let (start, sleeps) = (self.now(), self.waiter.sleeps);
+        let (held, priority) = (self.held(), self.priority);
         let ticket = self.tickets;
         let by_plan = !self.takes_shared(&request)?;
         // What the plan cannot carry is refused before it takes a number.
-        let program = by_plan.then(|| self.program(&request.key())).transpose()?;
+        let program = by_plan.then(|| self.program(&request.key(priority))).transpose()?;
         if let Some(program) = &program {
             self.afford(program.most_scratch * request.kernel.element_bytes())?;
         }
@@ -47,9 +49,28 @@ impl Communicator {
             (None, None) => unreachable!("nothing takes shared memory that is not there"),
         };
         let waits = None;
-        let active = Active { ticket, task, work, receiver, result, owned, start, sleeps, waits };
-        self.active.push(active);
+        let active = Active {
+            ticket,
+            priority,
+            task,
+            work,
+            receiver,
+            result,
+            owned,
+            start,
+            sleeps,
+            held,
+            waits,
+        };
+        // Those of higher priority go first, and of one priority those that were started first.
+        let place = self.active.partition_point(|other| other.priority >= priority);
+        self.active.insert(place, active);
         Ok(ticket)
+    }
+
+    /// How long messages have waited for the budget.
+    pub(super) fn held(&self) -> Duration {
+        self.pace.as_ref().map_or(Duration::ZERO, Pace::held)
     }
 
     /// Whether an operation goes through memory the whole group shares.
@@ -59,6 +80,10 @@ impl Communicator {
             return Err(forbidden.clone().into());
         }
         if self.shared.is_none() || collective == Collective::SendRecv {
+            return Ok(false);
+        }
+        // There operations go in one order, and nothing is counted.
+        if self.priority > 0 || self.pace.is_some() {
             return Ok(false);
         }
         if self.options.choice.by_plan(collective) {
@@ -183,6 +208,7 @@ impl Communicator {
                         channels: 0,
                         steps: Flat::STEPS,
                         sleeps: 0,
+                        held: Duration::ZERO,
                     };
                     return Ok(Ok(stats));
                 }
@@ -196,7 +222,20 @@ impl Communicator {
         self.tickets += 1;
         let sleeps = self.waiter.sleeps;
         let (task, owned, waits) = (Task::Flat(flat), None, None);
-        let active = Active { ticket, task, work, receiver, result, owned, start, sleeps, waits };
+        let (held, priority) = (Duration::ZERO, self.priority);
+        let active = Active {
+            ticket,
+            priority,
+            task,
+            work,
+            receiver,
+            result,
+            owned,
+            start,
+            sleeps,
+            held,
+            waits,
+        };
         if let Some((peer, error)) = error {
             let step = active.step_name(self.plan.ranks.len()).expect("it is in shared memory");
             let failure = self.blame(Broken { peer, step, error });
@@ -211,7 +250,7 @@ impl Communicator {
             return Ok(Arc::clone(program));
         }
         let (own, most_scratch) = self.lower(key)?;
-        let program = Compiled::new(self.rank, own, most_scratch, &self.links)
+        let program = Compiled::new(self.rank, own, most_scratch, key.priority, &self.links)
             .map(Arc::new)
             .ok_or(TransportError::NotConnected(key.collective))?;
         if self.programs.len() >= KEPT_PROGRAMS {

@@ -16,6 +16,7 @@ mod ffi;
 mod fusion;
 mod grid;
 mod shrink;
+mod turns;
 mod types;
 
 /// Runs `each` on every rank of a fresh group, one thread per rank.

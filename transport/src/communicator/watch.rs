@@ -26,9 +26,16 @@ impl Communicator {
         if let Some(failure) = self.passed_by() {
             return Err(failure);
         }
-        let waited = self.patience.waited();
         let Some((peer, _)) = &waits_for else { return Ok(()) };
         let interval = self.patience.interval;
+        // A message that comes in pieces keeps those waiting who wait for what is made of it: they hear of it, and say so in turn.
+        if self.control.heard_moving(*peer) {
+            self.patience.trickle();
+        }
+        let waited = self.patience.waited();
+        if waited < interval && self.patience.should_say_moving() {
+            self.control.moves();
+        }
         if self.control.has_left(*peer) && waited >= interval {
             let cause = "it left the group".to_owned();
             return Err(self.lost(self.control.culprit(*peer), cause, step()));
@@ -161,16 +168,33 @@ pub(super) struct Patience {
     /// Between two signs of life; a rank is silent after three.
     pub(super) interval: Duration,
     since: Option<Instant>,
+    /// Since when no step was done, whatever came in pieces; or since that was said last.
+    no_step: Option<Instant>,
     said: Option<(Instant, Rank)>,
 }
 
 impl Patience {
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { interval: timeout / 16, since: None, said: None }
+        Self { interval: timeout / 16, since: None, no_step: None, said: None }
     }
 
     pub(super) fn renew(&mut self) {
+        (self.since, self.no_step) = (None, None);
+    }
+
+    /// A part of a message moved, here or where this rank waits for.
+    pub(super) fn trickle(&mut self) {
         self.since = None;
+        self.no_step.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether it is time to say that messages move, though none is whole yet.
+    fn should_say_moving(&mut self) -> bool {
+        let due = self.no_step.is_some_and(|since| since.elapsed() >= self.interval);
+        if due {
+            self.no_step = Some(Instant::now());
+        }
+        due
     }
 
     fn waited(&mut self) -> Duration {
@@ -187,5 +211,24 @@ impl Patience {
             self.said = Some((Instant::now(), suspect));
         }
         due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_renew_patience_and_are_told_of() {
+        let mut short = Patience::new(Duration::ZERO);
+        assert!(!short.should_say_moving(), "nothing came in pieces");
+        short.waited();
+        short.trickle();
+        assert!(short.since.is_none() && short.should_say_moving());
+        short.renew();
+        assert!(!short.should_say_moving(), "a whole step was done");
+        let mut long = Patience::new(Duration::from_secs(1 << 20));
+        long.trickle();
+        assert!(!long.should_say_moving(), "not before the interval is over");
     }
 }

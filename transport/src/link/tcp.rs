@@ -31,6 +31,8 @@ pub(crate) struct TcpTransmit {
     written: u64,
     /// Bytes of the frame `written` the kernel has taken.
     offset: usize,
+    /// Bytes the kernel has taken in all.
+    moved: u64,
 }
 
 impl TcpTransmit {
@@ -52,6 +54,7 @@ impl TcpTransmit {
             posted: 0,
             written: 0,
             offset: 0,
+            moved: 0,
         }
     }
 
@@ -67,7 +70,10 @@ impl TcpTransmit {
             let frame = &self.memory.bytes()[start + self.offset..start + self.lengths[slot]];
             match (&self.stream).write(frame) {
                 Ok(0) => return Err(LinkError::Closed),
-                Ok(bytes) => self.offset += bytes,
+                Ok(bytes) => {
+                    self.offset += bytes;
+                    self.moved += bytes as u64;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(closed(e)),
@@ -112,6 +118,10 @@ impl Transmit for TcpTransmit {
     fn interest(&self) -> Interest<'_> {
         Interest::Writable(self.stream.as_fd())
     }
+
+    fn moved(&self) -> u64 {
+        self.moved
+    }
 }
 
 /// Most bytes that are read beyond a frame: what is there of the next ones is worth a call saved as long as moving it costs less.
@@ -130,6 +140,8 @@ pub(crate) struct TcpReceive {
     /// Of them, those of the frame that was shown last.
     frame: usize,
     received: u64,
+    /// Bytes that came in all.
+    moved: u64,
     /// Times the kernel was asked for bytes.
     #[cfg(test)]
     calls: u64,
@@ -147,6 +159,7 @@ impl TcpReceive {
             checked: false,
             frame: 0,
             received: 0,
+            moved: 0,
             #[cfg(test)]
             calls: 0,
         }
@@ -178,7 +191,10 @@ impl Receive for TcpReceive {
             }
             match (&self.stream).read(&mut self.memory.bytes_mut()[self.filled..most]) {
                 Ok(0) => return Err(LinkError::Closed),
-                Ok(bytes) => self.filled += bytes,
+                Ok(bytes) => {
+                    self.filled += bytes;
+                    self.moved += bytes as u64;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(closed(e)),
@@ -198,6 +214,10 @@ impl Receive for TcpReceive {
 
     fn interest(&self) -> Interest<'_> {
         Interest::Readable(self.stream.as_fd())
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved
     }
 }
 
