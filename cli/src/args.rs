@@ -646,6 +646,9 @@ pub(crate) struct BenchArgs {
     /// Also measure how much of each operation hides behind work of its own length, without a progress thread.
     #[arg(long)]
     pub(crate) overlap: bool,
+    /// Tell the daemon at --socket how each operation ends, for its metrics.
+    #[arg(long)]
+    pub(crate) report: bool,
     /// Operations before the clock counts.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) warm_up: u32,

@@ -238,6 +238,10 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         pin: args.pin,
         overlap: args.overlap,
         ping_pong: false,
+        report: args.report.then(|| {
+            let socket = args.source.socket.as_deref();
+            socket.map_or_else(|| "default".to_owned(), |socket| socket.display().to_string())
+        }),
     }
 }
 

@@ -9,6 +9,7 @@ mod remote;
 mod running;
 mod state;
 mod surroundings;
+mod told;
 mod tool;
 
 use std::process::Command;

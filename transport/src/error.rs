@@ -9,6 +9,7 @@ use topology::{Collective, Rank};
 
 use crate::element::{ElementType, ReduceOp};
 use crate::link::LinkKind;
+use crate::observe::Outcome;
 use crate::schedule::{InvalidSizing, ScheduleError};
 use crate::variables::NoAlgorithm;
 
@@ -137,6 +138,16 @@ impl Failure {
             | Self::Timeout { culprit, .. }
             | Self::OperationMismatch { culprit, .. }
             | Self::Link { culprit, .. } => culprit,
+        }
+    }
+
+    /// How operations in flight ended by it, and who noticed.
+    pub(crate) const fn end(&self) -> (Outcome, Rank) {
+        match self {
+            Self::Timeout { reported_by, .. } => (Outcome::TimedOut, *reported_by),
+            Self::PeerLost { reported_by, .. }
+            | Self::OperationMismatch { reported_by, .. }
+            | Self::Link { reported_by, .. } => (Outcome::Failed, *reported_by),
         }
     }
 }

@@ -57,5 +57,5 @@ pub use link::header::fuzz_header;
 pub use link::verbs::{VerbsObjects, verbs_objects};
 pub use memory_limit::{MemoryLimit, memory_limit};
 pub use memory_policy::{has_memory_policy, prefer_memory};
-pub use observe::{Attribution, Late, Totals, Trace};
+pub use observe::{Attribution, EndHook, Ended, Late, Outcome, Totals, Trace};
 pub use rendezvous::Rendezvous;

@@ -44,6 +44,35 @@ impl Totals {
     }
 }
 
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// This rank has its result.
+    Done,
+    /// Given up after the limit of time.
+    TimedOut,
+    /// Ended by an error.
+    Failed,
+}
+
+/// An operation that ended.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Ended {
+    /// What it was.
+    pub collective: Collective,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Total data, as nccl-tests counts it.
+    pub bytes: u64,
+    /// From call to end on this rank.
+    pub elapsed: Duration,
+}
+
+/// Called on one rank for each operation that ended: on rank 0 for those of all, on the sender for messages, and on the rank that noticed
+/// first for those that failed.
+pub type EndHook = Box<dyn FnMut(&Ended) + Send>;
+
 /// An operation that is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {

@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) overlap: bool,
     /// Of send-recv among two: one after the other instead of both at once; a time is that of both.
     pub(crate) ping_pong: bool,
+    /// As [`transport::Options::report`].
+    pub(crate) report: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

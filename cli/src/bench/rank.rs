@@ -71,7 +71,7 @@ pub(crate) fn measure(
     // Stdout is for the result.
     base.set("debug_file", "/dev/stderr").map_err(|error| error.to_string())?;
     base.set_from_environment().map_err(|error| error.to_string())?;
-    let options = Options {
+    let mut options = Options {
         timeout,
         join_timeout: timeout,
         transport: match job.transport {
@@ -88,8 +88,10 @@ pub(crate) fn measure(
         memory_bytes: usize::MAX,
         // Ranks agree on the times by all-reduce.
         collectives: vec![Collective::AllReduce, job.collective],
+        report: job.report.clone().or_else(|| base.report.clone()),
         ..base
     };
+    transport_daemon::attach(&mut options);
     let element: ElementType = job.element.parse().map_err(|e| format!("{e}"))?;
     let op: ReduceOp = job.op.parse().map_err(|e| format!("{e}"))?;
     let mut communicator = Communicator::new(plan, Rank(job.rank), rendezvous, options)

@@ -19,7 +19,7 @@ use crate::daemon::harness::{Daemon, Place, machine, record};
 use crate::workspace_root;
 
 /// A port that was free a moment ago.
-fn free() -> SocketAddr {
+pub(super) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -49,7 +49,7 @@ async fn report(daemon: &Daemon, outcome: OperationOutcome, count: usize) {
     daemon.reports().report_operations(v1::ReportOperationsRequest { operations }).await.unwrap();
 }
 
-async fn page(address: SocketAddr) -> String {
+pub(super) async fn page(address: SocketAddr) -> String {
     let answer =
         tokio::task::spawn_blocking(move || get(TcpStream::connect(address).unwrap(), "/metrics"));
     let answer = answer.await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A launch never depends on it: a plan can as well come from a file, and nobody need hear what a job measured. Each call opens
 //! a connection of its own, runs on the calling thread alone and leaves no thread behind, so it can be made from a process
-//! that forks, and from a library loaded into one.
+//! that forks, and from a library loaded into one. A group that is to report by itself ([`attach`]) has a thread for that.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -12,6 +12,10 @@ use proto::{GpuSelector, OperationReport, PlanQuery, Reason, WireError, v1};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use topology::{GpuIndex, Plan};
+
+mod reports;
+
+pub use reports::attach;
 
 /// A daemon on this host answers in milliseconds; a cold plan of a large job takes longer.
 const CALL_LIMIT: Duration = Duration::from_secs(30);

@@ -45,6 +45,7 @@ fn options(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         };
         options.set(&name.extract::<String>()?, &text).map_err(of_setting)?;
     }
+    transport_daemon::attach(&mut options);
     Ok(options)
 }
 

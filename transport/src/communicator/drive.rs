@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use topology::{Collective, Rank};
+
 use super::operation::{Active, Finished, Task};
 use super::{Communicator, Path, Stats};
 use crate::error::{Failure, TransportError};
 use crate::executor::{Broken, Links, Progress, StepDone};
 use crate::link::Interest;
-use crate::observe::Done;
+use crate::observe::{Done, Ended, Outcome};
 use crate::pace::Pace;
 use crate::shared::Advance;
 use crate::waiter::Pause;
@@ -152,7 +154,30 @@ impl Communicator {
             let (collective, number) = (work.collective, work.tag.operation);
             observer.record(Done { collective, number, start, stats });
         }
+        let teller = match work.collective {
+            Collective::SendRecv => work.root.unwrap_or(Rank(0)),
+            _ => Rank(0),
+        };
+        if teller == self.rank {
+            let (bytes, elapsed) = (stats.bytes, stats.elapsed);
+            self.tell(&Ended {
+                collective: work.collective,
+                outcome: Outcome::Done,
+                bytes,
+                elapsed,
+            });
+        }
         self.finished.push(Finished { ticket, stats, owned });
+    }
+
+    pub(super) fn tell(&mut self, ended: &Ended) {
+        // What the group does to find who is late is nobody's.
+        if self.observer.as_ref().is_some_and(|observer| observer.paused) {
+            return;
+        }
+        if let Some(hook) = &mut self.options.on_end {
+            hook(ended);
+        }
     }
 
     /// Drives everything in flight and waits by turns, until one operation is done or `limit` has passed; whether it is done.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use topology::Collective;
 
 use crate::executor::StepHook;
+use crate::observe::EndHook;
 use crate::variables::{Choice, Ib, Interfaces, Log};
 
 /// Which links may be used.
@@ -117,6 +118,11 @@ pub struct Options {
     pub observe: bool,
     /// Where a trace is written when the communicator is dropped, %r being the rank; implies `observe`. Need not be equal.
     pub trace: Option<String>,
+    /// The socket of the daemon that is told how operations end; `default` for the usual one. What acts on it is the crate that knows the
+    /// daemon, by [`Options::on_end`]. Need not be equal.
+    pub report: Option<String>,
+    /// Called when operations end. Operations are timed then. Need not be equal.
+    pub on_end: Option<EndHook>,
     /// Called after every step.
     pub on_step: Option<StepHook>,
 }
@@ -151,6 +157,8 @@ impl Default for Options {
             log: Log::default(),
             observe: false,
             trace: None,
+            report: None,
+            on_end: None,
             on_step: None,
         }
     }
@@ -179,6 +187,7 @@ impl fmt::Debug for Options {
             .field("log", &self.log)
             .field("observe", &self.observe)
             .field("trace", &self.trace)
+            .field("report", &self.report)
             .finish_non_exhaustive()
     }
 }

@@ -198,6 +198,14 @@ pub const SETTINGS: &[Setting] = &[
         set: |options, value| options.choice.set_protocols(value),
     },
     Setting {
+        name: "report",
+        values: "a daemon's socket, or default for the usual one",
+        set: |options, value| {
+            options.report = Some(value.to_owned()).filter(|socket| !socket.is_empty());
+            options.report.as_ref().map(|_| ()).ok_or_else(|| "no socket".to_owned())
+        },
+    },
+    Setting {
         name: "slot_bytes",
         values: "bytes",
         set: |options, value| number(value).map(|bytes| options.slot_bytes = bytes),
@@ -330,6 +338,7 @@ mod tests {
             ("pin", "yes", ""),
             ("priorities", "2", "two"),
             ("proto", "^LL", "UDP"),
+            ("report", "/run/topod.sock", ""),
             ("slot_bytes", "4096", "4K"),
             ("slots", "8", "many"),
             ("socket_ifname", "=eth0", "^"),

@@ -170,14 +170,17 @@ impl Communicator {
     }
 
     fn now(&self) -> Option<Instant> {
-        (self.options.timed || self.observer.is_some()).then(Instant::now)
+        let timed = self.options.timed || self.observer.is_some() || self.options.on_end.is_some();
+        timed.then(Instant::now)
     }
 
     /// Whether an operation can be done at once, with nothing else to look after.
     fn is_small(&self, request: &Request) -> Result<bool, TransportError> {
         let idle = self.active.is_empty() && self.failure.is_none();
         let flat = self.options.choice.flat(request.collective);
-        let watched = self.options.on_step.is_some() || self.observer.is_some();
+        let options = &self.options;
+        let hooked = options.on_step.is_some() || options.on_end.is_some();
+        let watched = hooked || self.observer.is_some();
         if !idle || !flat || watched || !self.takes_shared(request)? {
             return Ok(false);
         }

@@ -11,6 +11,7 @@ use crate::control::Notice;
 use crate::error::{Culprit, Failure, StepName, TransportError};
 use crate::executor::Broken;
 use crate::link::LinkError;
+use crate::observe::Ended;
 
 impl Communicator {
     /// Looks after peers while nothing moves: hears of failures, says that this rank waits, gives up in the end.
@@ -84,7 +85,18 @@ impl Communicator {
             shared.arena.say(Word::Aborted, 1);
         }
         self.failure = Some(failure.clone());
-        self.active.clear();
+        let given_up = std::mem::take(&mut self.active);
+        let (outcome, noticed_by) = failure.end();
+        let told = if noticed_by == self.rank { &given_up[..] } else { &[] };
+        for active in told {
+            let work = &active.work;
+            self.tell(&Ended {
+                collective: work.collective,
+                outcome,
+                bytes: (work.count * work.kernel.element_bytes()) as u64,
+                elapsed: active.start.map_or(Duration::ZERO, |start| start.elapsed()),
+            });
+        }
         TransportError::Failed(failure)
     }
 
