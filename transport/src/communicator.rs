@@ -275,6 +275,13 @@ impl Communicator {
         )
     }
 
+    /// The plan as it goes: with those of its ways that may be used and, where sockets alone join the ranks, with choices by size for
+    /// them.
+    #[must_use]
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Whether ranks of this group copy straight from each other's private memory.
     #[must_use]
     pub fn crosses_memory(&self) -> bool {

@@ -1,7 +1,7 @@
 //! What the starting process tells a rank, and what the rank tells back: JSON on stdin and stdout.
 
 use serde::{Deserialize, Serialize};
-use topology::Collective;
+use topology::{Algorithm, Collective};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -56,6 +56,8 @@ pub(crate) struct Measured {
     pub(crate) bytes: u64,
     /// The way it took.
     pub(crate) path: String,
+    /// Of the plan as it went, where that was its channels'.
+    pub(crate) algorithm: Option<Algorithm>,
     /// Of each batch (of one operation where cold): nanoseconds an operation, of the slowest rank.
     pub(crate) batches: Vec<f64>,
     /// Operations that were timed.

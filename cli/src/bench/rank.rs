@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use topology::formats::plan_json;
 use topology::{Collective, Plan, Rank};
 use transport::{
-    Communicator, ElementType, Options, Paths, ReduceOp, Rendezvous, SharedBuffer, Stats,
+    Communicator, ElementType, Options, Path, Paths, ReduceOp, Rendezvous, SharedBuffer, Stats,
     Transport, TransportError,
 };
 
@@ -250,6 +250,9 @@ impl Bench<'_> {
         let measured = Measured {
             bytes: (count * size_of::<T>()) as u64,
             path: path.to_owned(),
+            algorithm: (path == Path::Plan.as_str())
+                .then(|| super::report::algorithm(self.communicator.plan(), collective, bytes))
+                .flatten(),
             batches: times,
             operations: (batches * operations) as u64,
             wrong: u64::try_from(all_wrong[0]).unwrap_or(u64::MAX),

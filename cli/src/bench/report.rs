@@ -38,7 +38,7 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 struct Row {
     bytes: u64,
-    /// Of the plan, where its channels carried the operation.
+    /// Of the plan as it went, where its channels carried the operation.
     algorithm: Option<Algorithm>,
     /// `plan`, `flat` or `direct`.
     path: String,
@@ -98,9 +98,7 @@ impl Report {
             let peer = peers.best(&case);
             Row {
                 bytes: measured.bytes,
-                algorithm: (measured.path == "plan")
-                    .then(|| algorithm(plan, args.collective, measured.bytes))
-                    .flatten(),
+                algorithm: measured.algorithm,
                 path: measured.path.clone(),
                 operations: measured.operations,
                 time_us,
@@ -115,9 +113,11 @@ impl Report {
                 of_memory_limit: limit.map(|limit| limit / time_us),
                 predicted_us: match predictor {
                     None => predicted_us(plan, args.collective, measured.bytes),
-                    Some(calibration) => (measured.path == "plan")
-                        .then(|| calibrated_us(calibration, args, plan, measured.bytes))
-                        .flatten(),
+                    // Of what the plan says for its machine, and not of another way that links here made faster.
+                    Some(calibration) => (measured.algorithm.is_some()
+                        && measured.algorithm == algorithm(plan, args.collective, measured.bytes))
+                    .then(|| calibrated_us(calibration, args, plan, measured.bytes))
+                    .flatten(),
                 },
                 peer_us: peer.map(|(us, _)| us),
                 peer: peer.map(|(_, tag)| tag.to_owned()),
@@ -282,7 +282,7 @@ fn limit_us(
     Some(buffers * measured.bytes as f64 / limit.bytes_per_second * 1e6)
 }
 
-fn algorithm(plan: &Plan, collective: Collective, bytes: u64) -> Option<Algorithm> {
+pub(super) fn algorithm(plan: &Plan, collective: Collective, bytes: u64) -> Option<Algorithm> {
     let reached = plan.collectives.get(&collective)?;
     let choice = reached
         .by_size
