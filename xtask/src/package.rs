@@ -1,4 +1,4 @@
-//! `cargo xtask deb`: a Debian package of both programs, their unit, user, completions and manual pages.
+//! `cargo xtask deb`: a Debian package of both programs, NCCL's tuner plugin, their unit, user, completions and manual pages.
 
 use std::env;
 use std::fs;
@@ -46,9 +46,21 @@ pub(crate) fn deb(programs: Option<&Path>, out: Option<&Path>) -> Result<PathBuf
     let root = tempfile::tempdir().map_err(|error| format!("temporary folder: {error}"))?;
     let root = root.path();
     let mut glibc = (0, 0);
-    for program in ["topod", "topoctl"] {
-        let (from, to) = (programs.join(program), root.join("usr/bin").join(program));
-        install(&from, &to, 0o755)?;
+    let architecture = run(Command::new("dpkg").arg("--print-architecture"))?;
+    let architecture = architecture.trim();
+    let binaries = [
+        ("topod", "usr/bin/topod".to_owned(), 0o755),
+        ("topoctl", "usr/bin/topoctl".to_owned(), 0o755),
+        // Where the loader looks without being told: NCCL_TUNER_PLUGIN=topod has NCCL load libnccl-tuner-topod.so.
+        (
+            "libnccl_tuner_topod.so",
+            format!("usr/lib/{}-linux-gnu/libnccl-tuner-topod.so", env::consts::ARCH),
+            0o644,
+        ),
+    ];
+    for (name, to, mode) in binaries {
+        let (from, to) = (programs.join(name), root.join(to));
+        install(&from, &to, mode)?;
         run(Command::new("strip").arg(&to))?;
         let bytes = fs::read(&to).map_err(|error| at(&to, &error))?;
         glibc = glibc.max(glibc_of(&bytes));
@@ -68,8 +80,6 @@ pub(crate) fn deb(programs: Option<&Path>, out: Option<&Path>) -> Result<PathBuf
         install(&from, &root.join("DEBIAN").join(script), 0o755)?;
     }
     write(&root.join("DEBIAN/conffiles"), "/etc/topod/topod.toml\n", 0o644)?;
-    let architecture = run(Command::new("dpkg").arg("--print-architecture"))?;
-    let architecture = architecture.trim();
     write(&root.join("DEBIAN/control"), &control(architecture, glibc), 0o644)?;
     folders_for_everyone(root)?;
 
@@ -106,7 +116,8 @@ Description: topology discovery and channel planning for GPU hosts
  topod runs on every GPU host. It reads what NVLink, NVSwitch, PCIe, NUMA nodes
  and NICs are there and how they are connected, judges their health, and plans
  the channels over which collectives run fastest. topoctl shows, explains,
- checks and plans, with a daemon or from a recorded file.
+ checks and plans, with a daemon or from a recorded file. For stock NCCL there
+ is a tuner plugin: NCCL_TUNER_PLUGIN=topod.
  .
  No GPU driver is needed: libraries are found at run time.
 ",
@@ -118,7 +129,7 @@ Description: topology discovery and channel planning for GPU hosts
 
 fn release() -> Result<PathBuf, String> {
     let mut build = crate::cargo();
-    build.args(["build", "--release", "-p", "daemon", "-p", "cli"]);
+    build.args(["build", "--release", "-p", "daemon", "-p", "cli", "-p", "transport-tuner"]);
     let status = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !status.success() {
         return Err(format!("cargo build: {status}"));

@@ -84,6 +84,14 @@ fn the_package_holds_what_belongs_together() {
     ] {
         assert!(root.join(path).is_file(), "there is no {path}");
     }
+    // What NCCL_TUNER_PLUGIN=topod loads, with the tables NCCL looks for, which stripping must leave.
+    let plugin = format!("usr/lib/{}-linux-gnu/libnccl-tuner-topod.so", std::env::consts::ARCH);
+    let told = run(Command::new("nm").args(["-D", "--defined-only"]).arg(root.join(plugin)));
+    let symbols = String::from_utf8_lossy(&told.stdout).into_owned();
+    for version in 2..=6 {
+        let name = format!("ncclTunerPlugin_v{version}");
+        assert!(symbols.lines().any(|line| line.ends_with(&name)), "no {name} in {symbols}");
+    }
     // The unit starts what is installed, and both are taken by who reads them.
     if found("systemd-analyze", "systemd") {
         let mut analyze = Command::new("systemd-analyze");
@@ -180,8 +188,25 @@ fn it_runs_in_a_clean_debian() {
     run(&mut as_topod(&["topoctl", "status"]));
     drop(daemon);
 
+    // Removed and installed again it is enabled again; what an administrator has disabled is not.
+    let link = root.join("etc/systemd/system/multi-user.target.wants/topod.service");
+    let there = || fs::symlink_metadata(&link).is_ok();
+    assert!(there(), "the installation enables it");
+    let remove = ["dpkg", "--remove", "topod"];
+    let install = ["dpkg", "-i", "/topod.deb"];
+    run(&mut inside(&remove));
+    run(&mut inside(&install));
+    assert!(there(), "it was enabled before the removal");
+    fs::remove_file(&link).unwrap();
+    run(&mut inside(&install));
+    assert!(!there(), "an upgrade leaves it disabled");
+    run(&mut inside(&remove));
+    run(&mut inside(&install));
+    assert!(!there(), "so does an installation after a removal");
+
     run(&mut inside(&["dpkg", "--purge", "topod"]));
-    for gone in ["usr/bin/topod", "etc/topod", "var/lib/topod"] {
-        assert!(!root.join(gone).exists(), "{gone} is left");
+    for gone in ["usr/bin/topod", "etc/topod", "var/lib/topod", "etc/systemd/system/topod.service"]
+    {
+        assert!(fs::symlink_metadata(root.join(gone)).is_err(), "{gone} is left");
     }
 }
