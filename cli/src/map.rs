@@ -6,7 +6,7 @@ use planner::fleet::Fleet;
 use planner::groups::Tier;
 use planner::map::{
     self, Alternative, Axis, AxisReport, Given, Job, MapError, MapRequest, MappedRank, Mapping,
-    Model, StepTime, Traffic,
+    StepTime, ToldJob, ToldModel, Traffic,
 };
 use serde::Serialize;
 use topology::plan::LinkPolicy;
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<Exit, Failure> {
     let gpus: Option<Vec<GpuIndex>> =
         args.gpus.as_ref().map(|gpus| gpus.iter().copied().map(GpuIndex).collect());
     let job = job(args, &fleet)?;
-    let (model, mut assumptions) = model(&args.traffic, &job);
+    let (model, mut assumptions) = model(&args.traffic).whole(&job);
     assumptions.extend(topology.assumptions().iter().cloned());
     let request = MapRequest {
         job,
@@ -161,68 +161,28 @@ pub(crate) fn run(args: &MapArgs) -> Result<Exit, Failure> {
 }
 
 fn job(args: &MapArgs, fleet: &Fleet) -> Result<Job, Failure> {
-    let others = args.tp.saturating_mul(args.cp).saturating_mul(args.pp);
-    let there = args.gpus.as_ref().map_or_else(|| fleet.gpus(), |gpus| gpus.len() * fleet.hosts());
-    let dp = match args.dp {
-        Some(dp) => dp,
-        // An axis without ranks is refused below.
-        None if others == 0 => 1,
-        None if there.is_multiple_of(others) => there / others,
-        None => {
-            return Err(Failure::usage(format!(
-                "tp * cp * pp is {others}, of which {there} GPUs are no multiple: give --dp or other sizes"
-            )));
-        }
-    };
-    let job = Job { tp: args.tp, cp: args.cp, dp, pp: args.pp, ep: args.ep };
-    // Before groups are made: those of sizes that fit no machine would fill memory first.
-    if let Some(reason) = job.refusal() {
-        return Err(Failure::usage(reason));
-    }
-    if job.ranks() != there {
-        return Err(Failure::usage(
-            MapError::Ranks { ranks: job.ranks(), gpus: there }.to_string(),
-        ));
-    }
-    Ok(job)
+    let there = args
+        .gpus
+        .as_ref()
+        .map_or_else(|| fleet.gpus(), |gpus| gpus.len().saturating_mul(fleet.hosts()));
+    let told = ToldJob { tp: args.tp, cp: args.cp, dp: args.dp, pp: args.pp, ep: args.ep };
+    told.on(there).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// The model, and what was assumed of it.
-fn model(args: &TrafficArgs, job: &Job) -> (Model, Vec<String>) {
-    let stand_in = Model::default();
-    let mut assumed = Vec::new();
-    let mut take = |given: Option<u64>, name: &str, default: u64| {
-        given.unwrap_or_else(|| {
-            assumed.push(format!("{name} {default}"));
-            default
-        })
-    };
-    let experts = if job.ep > 1 { job.ep as u64 } else { 0 };
-    let model = Model {
-        hidden: take(args.hidden, "hidden size", stand_in.hidden),
-        sequence: take(args.sequence, "sequence", stand_in.sequence),
-        layers: take(args.layers, "layers", stand_in.layers),
-        batch: take(args.batch, "batch", stand_in.batch),
-        microbatches: take(args.microbatches, "microbatches", stand_in.microbatches),
-        accumulation: take(args.accumulation, "accumulation", stand_in.accumulation),
-        element_bytes: take(args.element_bytes, "element bytes", stand_in.element_bytes),
-        vocabulary: take(args.vocabulary, "vocabulary", stand_in.vocabulary),
-        experts: take(args.experts, "experts", experts),
-        experts_per_token: match job.ep {
-            1 => args.experts_per_token.unwrap_or(stand_in.experts_per_token),
-            _ => take(args.experts_per_token, "experts per token", stand_in.experts_per_token),
-        },
+fn model(args: &TrafficArgs) -> ToldModel {
+    ToldModel {
+        hidden: args.hidden,
+        sequence: args.sequence,
+        layers: args.layers,
+        batch: args.batch,
+        microbatches: args.microbatches,
+        accumulation: args.accumulation,
+        element_bytes: args.element_bytes,
+        vocabulary: args.vocabulary,
+        experts: args.experts,
+        experts_per_token: args.experts_per_token,
         tflops: args.tflops,
-    };
-    let mut assumptions = Vec::new();
-    if !assumed.is_empty() {
-        assumptions.push(format!("of the model, nothing else being given: {}", assumed.join(", ")));
     }
-    if args.tflops.is_none() {
-        assumptions
-            .push("computing time is unknown without --tflops: nothing counts as hidden".into());
-    }
-    (model, assumptions)
 }
 
 fn given(args: &TrafficArgs) -> Given {

@@ -26,6 +26,7 @@ use evaluate::{Assignment, Evaluator};
 pub use job::{Axis, Coordinates, Job};
 use job::{MEGATRON, MEGATRON_PP_DP, Nesting};
 pub use search::MOST_EXACT;
+pub use told::{ToldJob, ToldModel};
 pub use traffic::{Given, Model, Operation, Traffic};
 
 mod evaluate;
@@ -33,6 +34,7 @@ mod job;
 mod search;
 #[cfg(test)]
 mod tests;
+mod told;
 mod traffic;
 
 /// Alternatives told.

@@ -99,6 +99,18 @@ impl Prepared {
         self.plans.get(topology.fingerprint())?.as_ref()
     }
 
+    /// Of plans that were made before, each for the topology it names: for who keeps them in another form meanwhile.
+    #[must_use]
+    pub fn of(plans: impl IntoIterator<Item = Plan>) -> Self {
+        let named = |plan: Plan| (plan.topology.fingerprint.clone(), Some(plan));
+        Self { plans: plans.into_iter().map(named).collect() }
+    }
+
+    /// The plans there are.
+    pub fn into_plans(self) -> impl Iterator<Item = Plan> {
+        self.plans.into_values().flatten()
+    }
+
     /// How many topologies were thought of.
     #[must_use]
     pub fn len(&self) -> usize {
