@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::harness::{Place, machine, record};
 
@@ -39,6 +39,25 @@ impl Topod {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// What it says once it is ready. One that ends before that is told at once, with its log.
+    pub(crate) async fn ready(mut self, place: &Place) -> (Self, String) {
+        let pid = self.pid();
+        // Looked at, not taken: its output is waited for below or by whoever has it.
+        let ends = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = tokio::task::spawn_blocking(move || waitid(WaitId::Pid(pid), ends));
+        tokio::select! {
+            biased;
+            ready = place.notification("READY=1") => return (self, ready),
+            ended = ended => drop(ended.unwrap()),
+        }
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        panic!(
+            "{} before it was ready: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     pub(crate) fn wait(mut self) -> Output {

@@ -1,21 +1,71 @@
 //! Clients that speak nonsense, too much, or too slowly.
 
 use std::io::{Read as _, Write as _};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use daemon::Limits;
+use prost::Message as _;
 use proto::{Reason, v1};
+use rustix::process::Signal;
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::daemon::harness::{Daemon, PATIENCE, Place, check_refused, machine, record};
+use crate::daemon::binary::Topod;
+use crate::daemon::harness::{Daemon, PATIENCE, Place, check_refused, gpu_uuid, machine, record};
 
 /// Connections of an ordinary run. By hand: `TOPOD_FRAMES=100000 cargo test -p tests --test integration malformed_frames`.
 const CONNECTIONS: u32 = 300;
 
-/// The preface, settings, and a request for status: what a client sends at first, which the daemon answers.
-fn valid() -> Vec<u8> {
+/// Requests of every kind that a client may begin with: their paths, and the messages.
+fn requests() -> Vec<(&'static str, Vec<u8>)> {
+    use v1::gpu_selector::Selector;
+
+    let gpu = |selector| v1::GpuSelector { selector: Some(selector) };
+    let plan = v1::GetPlanRequest {
+        gpus: vec![
+            gpu(Selector::Index(0)),
+            gpu(Selector::Uuid(gpu_uuid(1))),
+            gpu(Selector::BusId("0000:12:00.0".into())),
+        ],
+        collectives: vec![v1::Collective::AllReduce.into(), v1::Collective::Broadcast.into()],
+        size_bytes: Some(1 << 20),
+        expected_generation: Some(1),
+        member: Some(v1::JobMember { job: "job.0".into(), rank: 1, ranks_here: 3 }),
+        ..Default::default()
+    };
+    let operation = v1::OperationReport {
+        collective: v1::Collective::AllGather.into(),
+        outcome: v1::OperationOutcome::Ok.into(),
+        bytes: 1 << 20,
+        ..Default::default()
+    };
+    let report = v1::ReportOperationsRequest { operations: vec![operation; 3] };
+    let watch = v1::WatchTopologyRequest {
+        resume_generation: Some(1),
+        resume_fingerprint: Some("0123456789abcdef".into()),
+        changes: true,
+    };
+    let select = v1::SelectGpusRequest { count: 2, ..Default::default() };
+    let path = v1::ExplainPathRequest { from: "GPU0".into(), to: "mlx5_0".into() };
+    vec![
+        ("/topod.v1.StatusService/GetStatus", vec![]),
+        ("/topod.v1.PlanService/GetPlan", plan.encode_to_vec()),
+        (
+            "/topod.v1.PlanService/ExportPlan",
+            v1::ExportPlanRequest { plan: Some(plan), format: 1 }.encode_to_vec(),
+        ),
+        ("/topod.v1.PlanService/SelectGpus", select.encode_to_vec()),
+        ("/topod.v1.ReportService/ReportOperations", report.encode_to_vec()),
+        ("/topod.v1.TopologyService/WatchTopology", watch.encode_to_vec()),
+        ("/topod.v1.TopologyService/ExplainPath", path.encode_to_vec()),
+    ]
+}
+
+/// The preface, settings, and a request: what a client sends at first, which the daemon answers. And where the message is in it.
+fn session(path: &str, message: &[u8]) -> (Vec<u8>, Range<usize>) {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let mut frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -28,7 +78,7 @@ fn valid() -> Vec<u8> {
     // HPACK without indexing: literal names and values.
     let mut headers = vec![0x83, 0x86];
     for (name, value) in [
-        (":path", "/topod.v1.StatusService/GetStatus"),
+        (":path", path),
         (":authority", "localhost"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
@@ -40,64 +90,121 @@ fn valid() -> Vec<u8> {
         headers.extend_from_slice(value.as_bytes());
     }
     frame(1, 4, 1, &headers);
-    // An empty message.
-    frame(0, 1, 1, &[0, 0, 0, 0, 0]);
-    bytes
+    let mut data = vec![0];
+    data.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
+    data.extend_from_slice(message);
+    frame(0, 1, 1, &data);
+    let end = bytes.len();
+    (bytes, end - message.len()..end)
+}
+
+/// A sequence of numbers that is the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(most).unwrap()).unwrap()
+    }
+
+    /// Changes bytes in a part of a session, and cuts, repeats or swaps parts of it.
+    fn mutate(&mut self, bytes: &mut Vec<u8>, part: Range<usize>) {
+        for _ in 0..=self.below(6) {
+            let place = part.start + self.below(part.len());
+            bytes[place] = match self.below(4) {
+                0 => bytes[place] ^ 1 << self.below(8),
+                1 => 0xff,
+                2 => 0,
+                _ => u8::try_from(self.below(256)).unwrap(),
+            };
+        }
+        let (one, other) =
+            (part.start + self.below(part.len()), part.start + self.below(part.len()));
+        let (first, last) = (one.min(other), one.max(other));
+        match self.below(8) {
+            0 => bytes.truncate(first),
+            1 => drop(bytes.drain(first..last)),
+            2 => {
+                let again = bytes[first..last].to_vec();
+                bytes.splice(last..last, again);
+            }
+            3 => bytes.extend_from_within(first..),
+            _ => {}
+        }
+    }
+}
+
+/// Connections by the daemon's first answer to them.
+#[derive(Debug, Default)]
+struct Answered {
+    valid: u32,
+    malformed: u32,
+}
+
+fn speak(socket: &Path, connections: u32) -> Answered {
+    const PREFACE: usize = 24;
+
+    let requests = requests();
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut answered = Answered::default();
+    for connection in 0..connections {
+        let (path, message) = &requests[random.below(requests.len())];
+        let (mut bytes, inside) = session(path, message);
+        // Every tenth as it should be, to know that it is nonsense that makes the difference.
+        let valid = connection % 10 == 0;
+        if !valid {
+            let part = match random.below(8) {
+                0 => 0..bytes.len(),
+                // The message alone, in frames that are in order.
+                1..4 if !inside.is_empty() => inside,
+                // Beyond the preface: without it nothing further is looked at.
+                _ => PREFACE..bytes.len(),
+            };
+            random.mutate(&mut bytes, part);
+        }
+        let mut stream = UnixStream::connect(socket).unwrap();
+        // A valid request has an answer; nonsense may have none.
+        let patience = if valid { PATIENCE } else { Duration::from_millis(20) };
+        stream.set_read_timeout(Some(patience)).unwrap();
+        drop(stream.write_all(&bytes));
+        let mut answer = [0; 4096];
+        let mut length = 0;
+        let mut told = false;
+        while !told && length < answer.len() {
+            match stream.read(&mut answer[length..]) {
+                Ok(0) | Err(_) => break,
+                Ok(more) => length += more,
+            }
+            // HEADERS (1) of stream 1: a response has begun.
+            told = answer[..length]
+                .windows(9)
+                .any(|frame| frame[3] == 1 && frame[5..] == [0, 0, 0, 1]);
+        }
+        let count = if valid { &mut answered.valid } else { &mut answered.malformed };
+        *count += u32::from(told);
+    }
+    answered
 }
 
 #[tokio::test]
 async fn malformed_frames_hurt_nobody_else() {
     let connections = std::env::var("TOPOD_FRAMES").map_or(CONNECTIONS, |n| n.parse().unwrap());
-    let daemon = Daemon::start().await;
-    let socket = daemon.place.socket();
-    let speak = move || {
-        let mut random = 0x2545_f491_4f6c_dd1d_u64;
-        let mut next = |most: usize| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            usize::try_from(random % u64::try_from(most).unwrap()).unwrap()
-        };
-        let mut answered = 0;
-        for connection in 0..connections {
-            let mut bytes = valid();
-            // Every tenth as it should be, to know that it is nonsense that makes the difference.
-            if connection % 10 != 0 {
-                // Beyond the preface, mostly: without it nothing further is looked at.
-                let start = if next(8) == 0 { 0 } else { 24 };
-                for _ in 0..=next(6) {
-                    let place = start + next(bytes.len() - start);
-                    bytes[place] = u8::try_from(next(256)).unwrap();
-                }
-                if next(3) == 0 {
-                    bytes.truncate(start + next(bytes.len() - start));
-                }
-            }
-            let mut stream = UnixStream::connect(&socket).unwrap();
-            stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-            drop(stream.write_all(&bytes));
-            let mut answer = [0; 4096];
-            let mut length = 0;
-            while length < answer.len() {
-                match stream.read(&mut answer[length..]) {
-                    Ok(0) | Err(_) => break,
-                    Ok(more) => length += more,
-                }
-                // The message's length and the generation: enough to know an answer by.
-                if answer[..length].windows(11).any(|bytes| bytes == b"grpc-status") {
-                    break;
-                }
-            }
-            answered += u32::from(length > 60);
-        }
-        answered
-    };
-    let answered = tokio::task::spawn_blocking(speak).await.unwrap();
-    println!("{answered} of {connections} connections were answered at length");
-    assert!(answered > 0, "some were as they should be");
-    assert_eq!(daemon.status().await.published.unwrap().generation, 1);
-    let (ended, _) = daemon.stop().await;
-    ended.unwrap();
+    let place = Place::new();
+    record(&place.machine(), &machine(4, 20));
+    let (topod, _) = Topod::start(&place).ready(&place).await;
+    let socket = place.socket();
+    let answered = tokio::task::spawn_blocking(move || speak(&socket, connections)).await.unwrap();
+    println!("of {connections} connections were answered: {answered:?}");
+    assert_eq!(answered.valid, connections.div_ceil(10), "what is as it should be is answered");
+    let mut client = v1::status_service_client::StatusServiceClient::new(place.channel().await);
+    let status = client.get_status(v1::GetStatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.published.unwrap().generation, 1);
+    topod.signal(Signal::TERM);
+    let output = topod.wait();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !log.contains("panicked"), "{log}");
 }
 
 async fn limited(limits: Limits) -> Daemon {

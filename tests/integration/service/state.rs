@@ -72,8 +72,8 @@ async fn killed_at_any_instant_it_starts_with_valid_state() {
     let mut gbps = 20;
     record(&place.machine(), &machine(4, gbps));
     for death in 0..deaths {
-        let topod = Topod::spawn(&mut with_state(&place));
-        let started = generation(&place.notification("READY=1").await);
+        let (topod, ready) = Topod::spawn(&mut with_state(&place)).ready(&place).await;
+        let started = generation(&ready);
         assert!(started >= seen, "death {death}: generation {started} after {seen} was seen");
         seen = started;
         let dies = Instant::now() + Duration::from_micros(next_random(60_000));
