@@ -21,6 +21,9 @@ use crate::state::Closing;
 /// connection ends, and trying again at once would only burn the processor.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// TLS handshakes at once. They are bounded before they take a place among the connections: who never ends one takes none.
+const HANDSHAKES: usize = 64;
+
 /// Longest TLS handshake: one that never ends must hold no place for ever.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -89,15 +92,24 @@ impl Door {
         listener: TcpListener,
         config: watch::Receiver<Arc<ServerConfig>>,
     ) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
         tokio::spawn(async move {
             while let Some(stream) = self.next(listener.accept()).await {
                 let Some(stream) = stream else { continue };
-                let Some(place) = self.place() else { continue };
+                // Further ones wait with the kernel, for no longer than a handshake may take.
+                let turn = tokio::select! {
+                    turn = Arc::clone(&handshakes).acquire_owned() => turn,
+                    () = self.closing.wait() => return,
+                };
+                // Never closed.
+                let Ok(turn) = turn else { return };
                 let acceptor = TlsAcceptor::from(Arc::clone(&config.borrow()));
                 let door = self.clone();
                 // Apart from accepting: one that is slow holds up nobody.
                 tokio::spawn(async move {
-                    if let Some(connection) = door.remote(stream, acceptor, place).await {
+                    let connection = door.remote(stream, acceptor).await;
+                    drop(turn);
+                    if let Some(connection) = connection {
                         drop(door.sender.send(Ok(connection)).await);
                     }
                 });
@@ -105,16 +117,12 @@ impl Door {
         });
     }
 
-    async fn remote(
-        &self,
-        stream: TcpStream,
-        acceptor: TlsAcceptor,
-        place: OwnedSemaphorePermit,
-    ) -> Option<Connection> {
+    async fn remote(&self, stream: TcpStream, acceptor: TlsAcceptor) -> Option<Connection> {
         let address = stream.peer_addr().ok()?;
         drop(stream.set_nodelay(true));
         match timeout(HANDSHAKE, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
+                let place = self.place()?;
                 debug!(peer = %address, "connected over TLS");
                 let caller = Caller::new(Who::Remote(address), self.calls_per_second);
                 Some(Connection::new(Either::Right(Box::new(stream)), caller, place))
