@@ -108,7 +108,8 @@ impl Watch {
     /// A reading begins: it covers whatever was told so far. It waits for the release first.
     pub(crate) fn reading(&mut self) -> Release {
         self.damper.reading(Instant::now());
-        self.clock = self.every.map(|every| Instant::now() + every);
+        // A time that no clock reaches never comes.
+        self.clock = self.every.and_then(|every| Instant::now().checked_add(every));
         self.gpus.as_ref().map_or(Release::none(), |(events, _)| events.release())
     }
 
@@ -217,5 +218,25 @@ async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest time that a configuration can name is far away and no panic.
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_has_no_longest_time() {
+        for seconds in [u64::MAX, u64::MAX / 2, 1 << 40] {
+            let every = Some(Duration::from_secs(seconds));
+            let mut watch = Watch::new(&EventSource::None, None, every);
+            watch.reading();
+            let soon = tokio::time::timeout(Duration::from_secs(3600), watch.due()).await;
+            assert!(soon.is_err(), "{seconds}");
+        }
+        let mut watch = Watch::new(&EventSource::None, None, Some(Duration::from_secs(7)));
+        watch.reading();
+        assert_eq!(watch.due().await, Due::Clock);
     }
 }

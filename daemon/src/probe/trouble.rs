@@ -16,14 +16,7 @@ pub(crate) struct Trouble {
 impl Trouble {
     /// Trouble of a kind, said with the word for it.
     pub(super) fn new(kind: FaultKind, what: impl fmt::Display) -> Self {
-        let word = match kind {
-            FaultKind::Denied => "denied",
-            FaultKind::Lost => "lost",
-            FaultKind::Absent => "absent",
-            FaultKind::TimedOut => "timed out",
-            FaultKind::Unreadable => "unreadable",
-            FaultKind::Malformed => "malformed",
-        };
+        let word = kind.as_str().replace('-', " ");
         Self { kind, text: format!("{word}: {what}") }
     }
 
