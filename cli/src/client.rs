@@ -59,11 +59,9 @@ pub(crate) fn status(
 ) -> Result<(v1::GetBuildInfoResponse, v1::GetStatusResponse), Failure> {
     runtime()?.block_on(async {
         let (channel, build) = connect(socket).await?;
-        let status = StatusServiceClient::new(channel)
-            .get_status(v1::GetStatusRequest {})
-            .await
-            .map_err(|status| refused(&status))?;
-        Ok((build, status.into_inner()))
+        let mut client = StatusServiceClient::new(channel);
+        let status = within(ANSWER_LIMIT, socket, client.get_status(v1::GetStatusRequest {}));
+        Ok((build, status.await?))
     })
 }
 
@@ -77,16 +75,23 @@ fn block_on<T>(
 ) -> Result<T, Failure> {
     runtime()?.block_on(async {
         let (channel, _) = connect(socket).await?;
-        match tokio::time::timeout(CALL_LIMIT, call(channel)).await {
-            Ok(answer) => {
-                answer.map(tonic::Response::into_inner).map_err(|status| refused(&status))
-            }
-            Err(_) => Err(Failure::new(
-                Exit::DaemonUnreachable,
-                format!("the daemon at {} is not done within {CALL_LIMIT:?}", socket.display()),
-            )),
-        }
+        within(CALL_LIMIT, socket, call(channel)).await
     })
+}
+
+/// The answer to a call that may take so long.
+async fn within<T>(
+    limit: Duration,
+    socket: &Path,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner).map_err(|status| refused(&status)),
+        Err(_) => Err(Failure::new(
+            Exit::DaemonUnreachable,
+            format!("the daemon at {} is not done within {limit:?}", socket.display()),
+        )),
+    }
 }
 
 /// A connection to a daemon that answers, and what it is. One that is stopped or hangs takes connections and says nothing: that is

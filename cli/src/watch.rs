@@ -13,7 +13,9 @@ use crate::args::{TextFormat, WatchArgs};
 use crate::client::{self, MOST_BYTES};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::status::word;
+
+/// A daemon that lives says so three times in this long on each of the two streams.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Between attempts to reach a daemon that went away.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -116,16 +118,28 @@ async fn follow(
         .into_inner();
     *reached = true;
     loop {
-        let line = tokio::select! {
-            event = next(&mut topologies) => topology_line(event?.event, resume),
-            event = next(&mut verdicts) => health_line(event?.event),
-        };
+        let line = unless_silent(async {
+            Ok(tokio::select! {
+                event = next(&mut topologies) => topology_line(event?.event, resume),
+                event = next(&mut verdicts) => health_line(event?.event),
+            })
+        })
+        .await?;
         if let Some(line) = line
             && printer.print(&line)?
         {
             return Ok(());
         }
     }
+}
+
+/// What is said; who says nothing for long has hung, or is stopped, or the way there is cut.
+async fn unless_silent<T>(said: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(SILENCE, said).await.unwrap_or_else(|_| {
+        let reason =
+            format!("the daemon said nothing for {} s, not even a heartbeat", SILENCE.as_secs());
+        Err(Failure::new(Exit::DaemonUnreachable, reason))
+    })
 }
 
 async fn next<T>(stream: &mut Streaming<T>) -> Result<T, Failure> {
@@ -186,13 +200,13 @@ fn health_line(event: Option<health::Event>) -> Option<Line> {
     match event? {
         health::Event::Report(report) => Some(Line::Health {
             generation: report.generation,
-            status: word(report.status()),
+            status: report.status().word(),
             appeared: names(&report.findings),
             cleared: vec![],
         }),
         health::Event::Changes(changes) => Some(Line::Health {
             generation: changes.generation,
-            status: word(changes.status()),
+            status: changes.status().word(),
             appeared: names(&changes.appeared),
             cleared: names(&changes.cleared),
         }),
@@ -225,5 +239,26 @@ fn text(line: &Line) -> String {
             list("cleared:", cleared)
         ),
         Line::Lost { reason } => format!("lost: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_minute_of_silence_is_the_end() {
+        let begin = tokio::time::Instant::now();
+        let failure = unless_silent(pending::<Result<(), Failure>>()).await.unwrap_err();
+        assert_eq!((failure.exit, begin.elapsed()), (Exit::DaemonUnreachable, SILENCE));
+        assert!(failure.message.contains("nothing for 60 s"), "{}", failure.message);
+        assert_eq!(unless_silent(ready(Ok(7))).await.unwrap(), 7);
+        let late = async {
+            tokio::time::sleep(SILENCE - Duration::from_secs(1)).await;
+            Ok(7)
+        };
+        assert_eq!(unless_silent(late).await.unwrap(), 7);
     }
 }

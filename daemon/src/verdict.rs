@@ -1,7 +1,7 @@
 //! From a reading to a verdict as it is sent.
 
 use proto::v1;
-use topology::health::{self, Examination, Status, Unchecked};
+use topology::health::{self, Examination, Unchecked};
 use topology::{Generation, Topology};
 
 /// What the rules say of all hosts. The caller gives it its number.
@@ -23,21 +23,12 @@ pub(crate) fn report(topology: &Topology, generation: Generation) -> v1::HealthR
     v1::HealthReport {
         sequence: 0,
         generation: generation.0,
-        status: status(all.status()).into(),
+        status: v1::HealthStatus::from(all.status()).into(),
         findings: all.findings.iter().map(Into::into).collect(),
         unchecked: all.unchecked.iter().map(unchecked).collect(),
         not_told: all.not_told.iter().map(|theme| (*theme).to_owned()).collect(),
         // When a read failed again is no news.
         faults: faults.map(|fault| v1::Fault { at_unix_ms: None, ..fault.into() }).collect(),
-    }
-}
-
-fn status(status: Status) -> v1::HealthStatus {
-    match status {
-        Status::Ok => v1::HealthStatus::Ok,
-        Status::Unknown => v1::HealthStatus::Unknown,
-        Status::Degraded => v1::HealthStatus::Degraded,
-        Status::Critical => v1::HealthStatus::Critical,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Closed lists. Both matches are exhaustive, so a new member on either side does not compile until it is placed here.
 
+use topology::health::Status as HealthStatus;
 use topology::plan::{LinkPolicy, Pattern};
 use topology::snapshot::{
     FabricHealth, FabricState, FaultKind, GidKind, GidScope, GpuLinkKind, IommuDomain, LinkLayer,
@@ -61,6 +62,22 @@ wire_enum!(Source {
     Lspci,
 });
 wire_enum!(Severity { Info, Degraded, Critical });
+wire_enum!(HealthStatus { Ok, Unknown, Degraded, Critical });
+
+impl v1::HealthStatus {
+    /// The word for it, as in JSON; `None` where nothing was judged.
+    #[must_use]
+    pub fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Unspecified => None,
+            Self::Ok => Some("ok"),
+            Self::Unknown => Some("unknown"),
+            Self::Degraded => Some("degraded"),
+            Self::Critical => Some("critical"),
+        }
+    }
+}
+
 wire_enum!(Collective {
     AllReduce,
     AllGather,
