@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use proto::v1;
 use serde::Serialize;
 
 use crate::args::{StatusArgs, TextFormat};
@@ -22,6 +21,8 @@ struct Document {
     nics: u32,
     faults: u32,
     cached_plans: u32,
+    /// Made beforehand, for failures that have not happened.
+    prepared_plans: u32,
     /// `ok`, `unknown`, `degraded` or `critical`; none before the first reading.
     health: Option<&'static str>,
     readings: u64,
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
         nics: published.map_or(0, |p| p.nics),
         faults: published.map_or(0, |p| p.faults),
         cached_plans: status.cached_plans,
-        health: word(status.health()),
+        prepared_plans: status.prepared_plans,
+        health: status.health().word(),
         readings: status.readings,
         failed_readings: status.failed_readings,
         last_success_age_ms: status.last_success_age_ms,
@@ -69,16 +71,6 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-pub(crate) fn word(health: v1::HealthStatus) -> Option<&'static str> {
-    match health {
-        v1::HealthStatus::Unspecified => None,
-        v1::HealthStatus::Ok => Some("ok"),
-        v1::HealthStatus::Unknown => Some("unknown"),
-        v1::HealthStatus::Degraded => Some("degraded"),
-        v1::HealthStatus::Critical => Some("critical"),
-    }
-}
-
 fn render(document: &Document) -> String {
     let mut rows = vec![
         vec!["version".into(), document.version.clone()],
@@ -94,7 +86,13 @@ fn render(document: &Document) -> String {
         ],
         vec!["facts not read".into(), document.faults.to_string()],
         vec!["health".into(), document.health.unwrap_or("not judged yet").into()],
-        vec!["plans cached".into(), document.cached_plans.to_string()],
+        vec![
+            "plans cached".into(),
+            format!(
+                "{}, {} more for failures that may come",
+                document.cached_plans, document.prepared_plans
+            ),
+        ],
         vec!["watches".into(), document.watchers.to_string()],
         vec![
             "readings".into(),

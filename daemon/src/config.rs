@@ -16,6 +16,7 @@ use crate::events::EventSource;
 use crate::limits::Limits;
 use crate::machine::{self, MachineError, MachineSource};
 use crate::metrics_server::MetricsAddress;
+use crate::metrics_textfile;
 use crate::probe::{NvmlChoice, ProbeConfig};
 use crate::tls::{TlsError, TlsFiles};
 
@@ -80,9 +81,15 @@ pub struct Args {
     /// Where to serve metrics for Prometheus, at /metrics: an address of this host such as 127.0.0.1:9835, or unix:PATH; none without.
     #[arg(long, env = "TOPOD_METRICS", value_name = "ADDRESS")]
     pub metrics: Option<String>,
+    /// File to write metrics to, for node_exporter's textfile collector; its name ends in .prom. None without.
+    #[arg(long, env = "TOPOD_METRICS_TEXTFILE", value_name = "PATH")]
+    pub metrics_textfile: Option<PathBuf>,
     /// Folder to keep state in, so that generations go on after a restart; without it systemd's, and none without that.
     #[arg(long, env = "TOPOD_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
+    /// The folder that systemd made for it: for where nobody names another.
+    #[arg(skip)]
+    pub state_directory: Option<PathBuf>,
     /// What to log to stderr or the journal: a level, or levels by module as in `info,daemon=debug` [default: info].
     #[arg(long, env = "TOPOD_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -107,6 +114,8 @@ pub struct Config {
     pub drain_limit: Duration,
     /// Where to serve metrics.
     pub metrics: Option<MetricsAddress>,
+    /// File to write metrics to.
+    pub metrics_textfile: Option<PathBuf>,
     /// Where to serve other hosts, over mutual TLS.
     pub tcp: Option<TcpConfig>,
     /// Folder to keep state in.
@@ -137,6 +146,7 @@ impl Config {
             heartbeat: HEARTBEAT,
             drain_limit: DRAIN_LIMIT,
             metrics: None,
+            metrics_textfile: None,
             tcp: None,
             state: None,
             limits: Limits::default(),
@@ -259,6 +269,7 @@ impl Args {
                 events: self.event_source(&file)?,
                 poll: (!poll.is_zero()).then_some(poll),
                 metrics: self.metrics_address(&file)?,
+                metrics_textfile: self.metrics_textfile(&file)?,
                 tcp: file.tcp()?,
                 state: self.state_folder(&file)?,
                 limits: file.limits()?,
@@ -271,8 +282,7 @@ impl Args {
     fn file(&self) -> Result<File, FileError> {
         match &self.config {
             Some(path) => File::read(path),
-            None if Path::new(DEFAULT_FILE).exists() => File::read(Path::new(DEFAULT_FILE)),
-            None => Ok(File::default()),
+            None => File::read_if_there(Path::new(DEFAULT_FILE)),
         }
     }
 
@@ -320,9 +330,27 @@ impl Args {
         Ok(Some(MetricsAddress::Loopback(address)))
     }
 
+    fn metrics_textfile(&self, file: &File) -> Result<Option<PathBuf>, ConfigError> {
+        let given = Given::option("metrics-textfile", self.metrics_textfile.clone())
+            .or_else(|| file.path("metrics_textfile", file.content.metrics_textfile.as_ref()));
+        let Some(given) = given else { return Ok(None) };
+        let path = &given.value;
+        if path.extension().is_none_or(|extension| extension != metrics_textfile::SUFFIX) {
+            return Err(given.refuse_path(": the collector reads names alone that end in .prom"));
+        }
+        if !path.parent().is_some_and(Path::is_dir) {
+            return Err(given.refuse_path(": its folder does not exist"));
+        }
+        Ok(Some(given.value))
+    }
+
     fn state_folder(&self, file: &File) -> Result<Option<PathBuf>, ConfigError> {
         let given = Given::option("state", self.state.clone())
-            .or_else(|| file.path("state", file.content.state.as_ref()));
+            .or_else(|| file.path("state", file.content.state.as_ref()))
+            .or_else(|| {
+                let value = self.state_directory.clone()?;
+                Some(Given { value, setting: Setting::environment("STATE_DIRECTORY") })
+            });
         let Some(given) = given else { return Ok(None) };
         if !given.value.is_dir() {
             return Err(given.refuse_path(" is not a directory"));

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! A watcher's stream holds the number of what the watcher has and nothing else: each message is made when the connection asks for
-//! the next one. A watcher that does not read makes its connection ask no more, and nothing piles up for it.
+//! the next one, and bytes of it once for all watchers. A watcher that does not read makes its connection ask no more, and nothing piles up for
+//! it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use prost::bytes::Bytes;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::codegen::tokio_stream::{Stream, StreamExt as _};
@@ -44,6 +46,8 @@ pub(crate) struct Step<C> {
     pub(crate) base_identity: String,
     pub(crate) number: u64,
     pub(crate) changes: C,
+    /// The same as it is sent, once somebody was told.
+    pub(crate) sent: OnceLock<Bytes>,
 }
 
 /// The steps that end in the next thing published, `changes` leading there from the present one.
@@ -59,7 +63,7 @@ pub(crate) fn next_steps<C>(steps: &[Arc<Step<C>>], changes: Option<Step<C>>) ->
 #[derive(Debug)]
 pub(crate) enum Event<T: Numbered> {
     Whole(Arc<T>),
-    Changes(T::Changes),
+    Changes(Arc<Step<T::Changes>>),
     Resync(u64),
     /// With what is published, if anything is.
     Heartbeat(Option<Arc<T>>),
@@ -120,7 +124,7 @@ pub(crate) fn follow<T, M>(
 ) -> impl Stream<Item = Result<M, Status>> + Send
 where
     T: Numbered + Send + Sync + 'static,
-    T::Changes: Send,
+    T::Changes: Send + Sync,
     M: Send + 'static,
 {
     let has = wish.resume.map_or(Has::Nothing, |(number, known_by)| Has::Resumed(number, known_by));
@@ -194,7 +198,7 @@ impl<T: Numbered> Follower<T> {
                 match step.filter(|_| self.changes) {
                     Some(step) => {
                         self.has = Has::Number(step.number);
-                        Some(Event::Changes(step.changes.clone()))
+                        Some(Event::Changes(Arc::clone(step)))
                     }
                     None => self.lost(current),
                 }
@@ -240,6 +244,7 @@ mod tests {
             base_identity: thing.identity.clone(),
             number,
             changes: number,
+            sent: OnceLock::new(),
         });
         let steps = present.map_or(&[][..], |thing| &thing.steps);
         Thing { number, identity: format!("i{number}"), steps: next_steps(steps, changes) }
@@ -285,7 +290,7 @@ mod tests {
                 |thing| &thing.identity,
                 |event| match event {
                     Event::Whole(thing) => format!("whole {}", thing.number),
-                    Event::Changes(number) => format!("to {number}"),
+                    Event::Changes(step) => format!("to {}", step.changes),
                     Event::Resync(number) => format!("resync {number}"),
                     Event::Heartbeat(thing) => format!("beat {}", thing.map_or(0, |t| t.number)),
                 },
@@ -306,12 +311,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn from_whole_to_changes() {
         let bench = Bench::new();
-        let mut early = Box::pin(bench.watch(true, None));
+        let mut early = std::pin::pin!(bench.watch(true, None));
         assert!(silent(&mut early));
         assert_eq!(early.next().await.unwrap().unwrap(), "beat 0");
         bench.publish(1, false);
         let (mut plain, mut late) =
-            (Box::pin(bench.watch(false, None)), Box::pin(bench.watch(true, None)));
+            (std::pin::pin!(bench.watch(false, None)), std::pin::pin!(bench.watch(true, None)));
         assert_eq!(now(&mut early), "whole 1");
         assert_eq!(now(&mut plain), "whole 1");
         assert!(silent(&mut early));
@@ -337,7 +342,7 @@ mod tests {
     async fn what_is_resumed() {
         let bench = Bench::new();
         bench.publish(4, false);
-        let first = |changes, resume| now(&mut Box::pin(bench.watch(changes, resume)));
+        let first = |changes, resume| now(&mut std::pin::pin!(bench.watch(changes, resume)));
         assert_eq!(first(true, Some((4, None))), "beat 4");
         assert_eq!(first(true, Some((4, Some("i4")))), "beat 4");
         assert_eq!(first(true, Some((2, Some("i2")))), "to 3");

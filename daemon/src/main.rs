@@ -13,13 +13,16 @@ use tracing::error;
 /// As topoctl: what was asked makes no sense.
 const USAGE: u8 = 2;
 
+/// A reading, two plans, the state on its way to disk, the files of a reload, and one to spare for a driver or disk that hangs.
+const BLOCKING_THREADS: usize = 6;
+
 fn main() -> ExitCode {
     if let Some(code) = daemon::probe::nvml_child::serve() {
         return code;
     }
     let mut args = Args::parse();
     // The service manager makes the folder and names it.
-    args.state = args.state.or_else(|| std::env::var_os("STATE_DIRECTORY").map(Into::into));
+    args.state_directory = std::env::var_os("STATE_DIRECTORY").map(Into::into);
     let (config, filter) = match args.validate() {
         Ok(valid) => valid,
         Err(error) => {
@@ -49,7 +52,7 @@ fn serve(
     // One thread for IO, beside the blocking ones for probes and plans: small, and the GPUs' hosts are for jobs.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(BLOCKING_THREADS)
         .build()?;
     let outcome = runtime.block_on(async {
         // Before anything is bound: a signal from now on drains rather than kills.

@@ -1,12 +1,14 @@
 //! The daemon's life.
 //!
 //! ```text
-//!   bind ─▶ reading ──Machine(Ok)──▶ serving ──Signal(Reload), Due──▶ reading again, serving what there is
-//!             │                         │                             (a reload: the configuration first)
-//!             │ Machine(Err)            │ Signal(Terminate)
-//!             ▼                         ▼
-//!        end, with the error         draining ── Server ended | limit | second Terminate ──▶ end
+//!   bind ─▶ reading ──Machine(Ok), Kept──▶ serving ──Signal(Reload), Due──▶ reading again, serving what there is
+//!             │                              │                             (a reload: the configuration first, Loaded)
+//!             │ Machine(Err)                 │ Signal(Terminate)
+//!             ▼                              ▼
+//!        end, with the error              draining ── Server ended | limit | second Terminate ──▶ end
 //! ```
+//!
+//! Nothing in the loop waits for a device or a disk: what may hang is a task whose end is an event.
 
 use std::future::pending;
 use std::io;
@@ -27,9 +29,11 @@ use crate::activation::{self, Activation};
 use crate::chain;
 use crate::config::{Config, ConfigError, TcpConfig};
 use crate::events::{Due, Watch};
+use crate::keeping::{Keeper, Kept};
 use crate::logging::{Refilter, message_id};
 use crate::machine::{self, MachineError};
 use crate::metrics_server::{self, MetricsAddress};
+use crate::metrics_textfile;
 use crate::notify::Notifier;
 use crate::server::{self, Running};
 use crate::signals::Signal;
@@ -38,15 +42,16 @@ use crate::state::{Next, Published, State};
 use crate::store::Store;
 use crate::tls::TlsError;
 
-/// Keeping state takes milliseconds. A disk that hangs must not keep the daemon from serving.
-const STATE_LIMIT: Duration = Duration::from_secs(5);
-
 /// Everything that can happen to the daemon.
 enum Event {
     /// The machine has been read.
     Machine(Result<Topology, MachineError>),
     /// Somebody asks for something.
     Signal(Signal),
+    /// A reload has read the files.
+    Loaded(Box<Loaded>),
+    /// A writing of the state ended, or takes too long.
+    Kept(Kept),
     /// Devices changed, or it is time to look.
     Due(Due),
     /// It is time to tell the service manager that the loop turns.
@@ -83,8 +88,17 @@ pub enum RunError {
     Server(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Gives the configuration anew.
-pub type Reload = Box<dyn Fn() -> Result<(Config, EnvFilter), ConfigError> + Send + Sync>;
+type LoadConfig = dyn Fn() -> Result<(Config, EnvFilter), ConfigError> + Send + Sync;
+
+/// Gives the configuration anew. Called where blocking is allowed.
+pub type Reload = Box<LoadConfig>;
+
+/// The files of a reload, each as it was read or why it cannot be used; `None` where there is none.
+#[derive(Default)]
+struct Loaded {
+    config: Option<Result<(Config, EnvFilter), String>>,
+    certificates: Option<Result<Arc<ServerConfig>, TlsError>>,
+}
 
 /// Who is around the daemon.
 #[derive(Default)]
@@ -156,6 +170,10 @@ pub async fn run(
     drop(door);
     let metrics = metrics.map(|listener| metrics_server::start(listener, Arc::clone(&state)));
 
+    let textfile = config.metrics_textfile.as_deref();
+    let textfile = textfile.map(|path| metrics_textfile::start(path, Arc::clone(&state)));
+
+    let keeper = store.map(|store| Keeper::new(move |published: &Published| store.save(published)));
     let watch = Watch::new(&config.events, config.source.probed(), config.poll);
     let mut daemon = Daemon {
         config,
@@ -163,11 +181,14 @@ pub async fn run(
         server,
         notifier,
         watchdog: watchdog.map(ticks),
-        reload,
+        reload: reload.map(Arc::from),
         refilter,
         tls,
-        store,
+        keeper,
+        kept_first: None,
         watch,
+        loading: None,
+        load_again: false,
         reading: None,
         began: Instant::now(),
         cause: Cause::Asked,
@@ -179,6 +200,7 @@ pub async fn run(
     if let Some(metrics) = metrics {
         metrics.abort();
     }
+    drop(textfile);
     drop(files);
     info!("ended");
     outcome
@@ -266,12 +288,19 @@ struct Daemon {
     server: Running,
     notifier: Notifier,
     watchdog: Option<Interval>,
-    reload: Option<Reload>,
+    reload: Option<Arc<LoadConfig>>,
     refilter: Option<Refilter>,
     /// Certificates for connections to come.
     tls: Option<watch::Sender<Arc<ServerConfig>>>,
-    store: Option<Store>,
+    /// Keeps on disk what is published, where it is kept.
+    keeper: Option<Keeper<Published>>,
+    /// What is published once it is on disk, or once the disk has had long enough.
+    kept_first: Option<Arc<Published>>,
     watch: Watch,
+    /// A reload that reads files.
+    loading: Option<JoinHandle<Loaded>>,
+    /// Another reload came meanwhile: what is being read may be of before it.
+    load_again: bool,
     /// The reading under way.
     reading: Option<JoinHandle<Result<Topology, MachineError>>>,
     /// When it began.
@@ -290,6 +319,8 @@ impl Daemon {
         loop {
             match self.next_event(signals).await {
                 Event::Machine(Ok(topology)) => self.handle_topology(topology).await,
+                Event::Kept(kept) => self.handle_kept(kept).await,
+                Event::Loaded(loaded) => self.handle_loaded(*loaded),
                 Event::Machine(Err(error)) => self.handle_machine_error(error)?,
                 Event::Signal(Signal::Reload) => self.handle_reload(),
                 Event::Due(due) => {
@@ -308,9 +339,9 @@ impl Daemon {
     }
 
     async fn next_event(&mut self, signals: &mut mpsc::Receiver<Signal>) -> Event {
-        let Self { reading, server, watch, watchdog, .. } = self;
-        // One reading at a time: what is told during one is due after it.
-        let idle = reading.is_none();
+        // One reading at a time, and none before what came of the last one is published: what is told meanwhile is due afterwards.
+        let idle = self.is_idle();
+        let Self { reading, server, watch, watchdog, loading, keeper, .. } = self;
         tokio::select! {
             // A channel whose sender is gone asks for the end: nobody else could.
             signal = signals.recv() => Event::Signal(signal.unwrap_or(Signal::Terminate)),
@@ -320,9 +351,18 @@ impl Daemon {
                 Event::Machine(read)
             }
             ended = &mut server.task => Event::Server(ended),
+            files = loaded(loading) => {
+                *loading = None;
+                Event::Loaded(Box::new(files))
+            }
+            told = kept(keeper) => Event::Kept(told),
             () = tick(watchdog) => Event::Watchdog,
             due = watch.due(), if idle => Event::Due(due),
         }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.reading.is_none() && self.kept_first.is_none()
     }
 
     fn start_reading(&mut self, cause: Cause) {
@@ -341,19 +381,44 @@ impl Daemon {
     fn handle_reload(&mut self) {
         self.notifier.reloading();
         self.awaited = true;
-        let loaded = self.reload.as_ref().map(|reload| reload());
-        let refused = match loaded {
+        if self.loading.is_some() {
+            self.load_again = true;
+        } else {
+            self.start_loading();
+        }
+    }
+
+    /// Reads the files of a reload: they may be many, and on a disk that hangs.
+    fn start_loading(&mut self) {
+        self.load_again = false;
+        let reload = self.reload.clone();
+        let present = self.tls.as_ref().and(self.config.tcp.as_ref()).map(|tcp| tcp.files.clone());
+        self.loading = Some(task::spawn_blocking(move || {
+            let config = reload.map(|reload| reload().map_err(|error| chain(&error)));
+            let new = config.as_ref().and_then(|config| config.as_ref().ok());
+            let new = new.and_then(|(config, _)| config.tcp.as_ref()).map(|tcp| tcp.files.clone());
+            // Certificates are renewed under their old names.
+            let certificates = present.map(|present| new.unwrap_or(present).load());
+            Loaded { config, certificates }
+        }));
+    }
+
+    fn handle_loaded(&mut self, loaded: Loaded) {
+        if self.load_again {
+            self.start_loading();
+            return;
+        }
+        let refused = match loaded.config {
             Some(Ok((config, filter))) => {
                 self.take_over(config, filter);
                 None
             }
-            Some(Err(error)) => Some(chain(&error)),
+            Some(Err(error)) => Some(error),
             None => None,
         };
         self.warn("configuration", refused, "the configuration is not one; the one before stays");
-        // Certificates are renewed under their old names.
-        if let (Some(tcp), Some(tls)) = (&self.config.tcp, &self.tls) {
-            let refused = match tcp.files.load() {
+        if let (Some(certificates), Some(tls)) = (loaded.certificates, &self.tls) {
+            let refused = match certificates {
                 Ok(certificates) => {
                     tls.send_replace(certificates);
                     info!("certificates are read anew");
@@ -363,10 +428,10 @@ impl Daemon {
             };
             self.warn("certificates", refused, "certificates cannot be used; those before stay");
         }
-        if self.reading.is_some() {
-            self.read_again = true;
-        } else {
+        if self.is_idle() {
             self.start_reading(Cause::Asked);
+        } else {
+            self.read_again = true;
         }
     }
 
@@ -380,6 +445,7 @@ impl Daemon {
             ("socket", present.socket != config.socket),
             ("events", present.events != config.events),
             ("metrics", present.metrics != config.metrics),
+            ("metrics_textfile", present.metrics_textfile != config.metrics_textfile),
             ("state", present.state != config.state),
             ("limits", present.limits != config.limits),
             (
@@ -410,30 +476,18 @@ impl Daemon {
         self.state.warn(about, refused.map(|error| format!("{about}: {error}")));
     }
 
-    /// Publishes, unless more was asked for in the meantime.
+    /// Publishes what was read where it differs from what is published, once it is on disk.
     async fn handle_topology(&mut self, topology: Topology) {
         self.state.reading_succeeded(self.began.elapsed());
         self.state.metrics.faults(&topology);
-        let news = match self.state.next(topology) {
+        match self.state.next(topology) {
             Next::New(published) => {
-                self.keep(&published).await;
-                let (generation, topology) = (published.generation, &published.topology);
-                let (gpus, nics) = (topology.gpus().len(), topology.nics().len());
-                let faults = faults(topology);
-                info!(
-                    message_id = message_id::PUBLISHED,
-                    %generation, gpus, nics, faults, "published"
-                );
-                if self.cause == Cause::Noticed && self.watch.changed() {
-                    warn!(
-                        message_id = message_id::FLAPPING,
-                        "devices change again and again; readings are held apart until they rest"
-                    );
+                let keeper = self.keeper.as_mut();
+                if keeper.is_some_and(|keeper| keeper.keep(Arc::clone(&published))) {
+                    self.kept_first = Some(published);
+                } else {
+                    self.publish(published).await;
                 }
-                self.state.judge(topology, generation);
-                self.state.publish(published);
-                self.server.set_serving().await;
-                true
             }
             Next::Unchanged { topology, generation } => {
                 // The clock finds no difference all day long.
@@ -442,41 +496,58 @@ impl Daemon {
                 } else {
                     debug!(%generation, "the machine is unchanged");
                 }
-                self.state.judge(&topology, generation)
+                let news = self.state.judge(&topology, generation);
+                self.tell(news);
+                self.read_again_if_asked();
             }
-        };
-        self.tell(news);
-        self.read_again_if_asked();
+        }
     }
 
-    /// Keeps on disk what is about to be published.
-    async fn keep(&self, published: &Arc<Published>) {
-        let Some(store) = self.store.clone() else { return };
-        let kept = Arc::clone(published);
-        let saving = task::spawn_blocking(move || store.save(&kept));
-        let refused = match timeout(STATE_LIMIT, saving).await {
-            Ok(Ok(Ok(()))) => None,
-            Ok(Ok(Err(error))) => Some(chain(&error)),
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("the disk did not answer within {STATE_LIMIT:?}")),
+    /// A generation is on disk before anyone sees it, unless the disk fails or hangs.
+    async fn handle_kept(&mut self, kept: Kept) {
+        let refused = match kept {
+            Kept::Saved => None,
+            Kept::Unsaved(error) => {
+                self.state.metrics.state_not_written();
+                Some(error)
+            }
         };
-        if refused.is_some() {
-            self.state.metrics.state_not_written();
-        }
         self.warn(
             "state",
             refused,
             "the state is not kept; after a restart generations may begin anew",
         );
+        if let Some(published) = self.kept_first.take() {
+            self.publish(published).await;
+        }
+    }
+
+    async fn publish(&mut self, published: Arc<Published>) {
+        let (generation, topology) = (published.generation, &published.topology);
+        let (gpus, nics) = (topology.gpus().len(), topology.nics().len());
+        let faults = faults(topology);
+        info!(message_id = message_id::PUBLISHED, %generation, gpus, nics, faults, "published");
+        if self.cause == Cause::Noticed && self.watch.changed() {
+            warn!(
+                message_id = message_id::FLAPPING,
+                "devices change again and again; readings are held apart until they rest"
+            );
+        }
+        self.state.judge(topology, generation);
+        self.state.publish(published);
+        self.server.set_serving().await;
+        self.tell(true);
+        self.read_again_if_asked();
     }
 
     /// Tells the service manager what is published, where that is news to it.
     fn tell(&mut self, news: bool) {
         let Some(published) = self.state.current() else { return };
         let topology = &published.topology;
-        let (verdict, findings) = self.state.verdict().map_or(("unknown", 0), |judged| {
-            (word(judged.report.status()), judged.report.findings.len())
+        let (verdict, findings) = self.state.verdict().map_or((None, 0), |judged| {
+            (judged.report.status().word(), judged.report.findings.len())
         });
+        let verdict = verdict.unwrap_or("unknown");
         let status = format!(
             "{} GPUs, {} NICs, {} faults, generation {}, {verdict} with {findings} findings",
             topology.gpus().len(),
@@ -484,8 +555,8 @@ impl Daemon {
             faults(topology),
             published.generation,
         );
-        // READY ends the start, and it ends a reload.
-        if self.awaited && !self.read_again {
+        // READY ends the start, and it ends a reload: not before its files are read, and the machine after them.
+        if self.awaited && !self.read_again && self.loading.is_none() {
             self.awaited = false;
             self.notifier.ready(&status);
         } else if news {
@@ -556,15 +627,6 @@ fn faults(topology: &Topology) -> usize {
     topology.hosts().iter().map(|host| host.faults.len()).sum()
 }
 
-fn word(status: proto::v1::HealthStatus) -> &'static str {
-    match status {
-        proto::v1::HealthStatus::Ok => "ok",
-        proto::v1::HealthStatus::Degraded => "degraded",
-        proto::v1::HealthStatus::Critical => "critical",
-        proto::v1::HealthStatus::Unknown | proto::v1::HealthStatus::Unspecified => "unknown",
-    }
-}
-
 async fn tick(watchdog: &mut Option<Interval>) {
     match watchdog {
         Some(ticks) => drop(ticks.tick().await),
@@ -580,5 +642,22 @@ async fn finished(
     match task.await {
         Ok(read) => read,
         Err(_) => Err(MachineError::Panicked),
+    }
+}
+
+/// Waits for the files of a reload; for ever where none is under way.
+async fn loaded(loading: &mut Option<JoinHandle<Loaded>>) -> Loaded {
+    let Some(task) = loading else { return pending().await };
+    task.await.unwrap_or_else(|error| {
+        let failed = format!("reading it failed; the log has the panic: {error}");
+        Loaded { config: Some(Err(failed)), certificates: None }
+    })
+}
+
+/// Waits for news of the disk; for ever where nothing is kept.
+async fn kept(keeper: &mut Option<Keeper<Published>>) -> Kept {
+    match keeper {
+        Some(keeper) => keeper.next().await,
+        None => pending().await,
     }
 }

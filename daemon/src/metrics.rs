@@ -10,8 +10,9 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
 };
 use proto::{OperationOutcome, OperationReport};
-use topology::snapshot::FaultKind;
 use topology::{Collective, Topology};
+
+use crate::plans::Origin;
 
 mod page;
 
@@ -40,6 +41,7 @@ pub(crate) struct Metrics {
     collective_use: HistogramVec,
     collective_bytes: IntCounterVec,
     state_write_errors: IntCounter,
+    plans: IntCounterVec,
 }
 
 impl Metrics {
@@ -101,8 +103,13 @@ impl Metrics {
                 "topod_state_write_errors_total",
                 "Times that the daemon's state could not be kept on disk.",
             )?,
+            plans: counters(
+                "topod_plans_total",
+                "Plans that were answered with for the first time, by how the daemon came by them.",
+                &["origin"],
+            )?,
         };
-        let all: [Box<dyn prometheus::core::Collector>; 8] = [
+        let all: [Box<dyn prometheus::core::Collector>; 9] = [
             Box::new(metrics.readings.clone()),
             Box::new(metrics.reading_seconds.clone()),
             Box::new(metrics.probe_errors.clone()),
@@ -111,6 +118,7 @@ impl Metrics {
             Box::new(metrics.collective_use.clone()),
             Box::new(metrics.collective_bytes.clone()),
             Box::new(metrics.state_write_errors.clone()),
+            Box::new(metrics.plans.clone()),
         ];
         for collector in all {
             metrics.registry.register(collector)?;
@@ -120,6 +128,9 @@ impl Metrics {
             for outcome in OperationOutcome::ALL {
                 metrics.collectives.with_label_values(&[collective.as_str(), outcome.as_str()]);
             }
+        }
+        for origin in Origin::WORDS {
+            metrics.plans.with_label_values(&[origin]);
         }
         for outcome in ["ok", "failed"] {
             metrics.readings.with_label_values(&[outcome]);
@@ -136,15 +147,7 @@ impl Metrics {
     /// What the reading could not read.
     pub(crate) fn faults(&self, topology: &Topology) {
         for fault in topology.hosts().iter().flat_map(|host| &host.faults) {
-            let reason = match fault.kind {
-                FaultKind::Denied => "denied",
-                FaultKind::Lost => "lost",
-                FaultKind::Absent => "absent",
-                FaultKind::TimedOut => "timed-out",
-                FaultKind::Unreadable => "unreadable",
-                FaultKind::Malformed => "malformed",
-            };
-            self.probe_errors.with_label_values(&[&fault.probe[..], reason]).inc();
+            self.probe_errors.with_label_values(&[&fault.probe[..], fault.kind.as_str()]).inc();
         }
     }
 
@@ -169,6 +172,11 @@ impl Metrics {
 
     pub(crate) fn state_not_written(&self) {
         self.state_write_errors.inc();
+    }
+
+    /// Counts plans by origin.
+    pub(crate) fn plans(&self) -> IntCounterVec {
+        self.plans.clone()
     }
 
     fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {

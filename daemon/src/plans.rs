@@ -1,12 +1,16 @@
-//! Plans, each made once: on a blocking thread, checked, and kept for as long as its generation is the present one.
+//! Plans, each made once: on a blocking thread, checked, and kept for as long as its generation is the present one, and for some
+//! generations more for requests that a change of the machine does not touch ([`past`]).
 //!
 //! Whoever asks for a plan that is being made waits for it with the others; making it goes on when all of them have
 //! left, since the next launch asks for the same. Failures are kept like plans: equal requests fail equally.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use planner::PlanError;
+use planner::check::Violation;
+use planner::{PlanError, change};
+use prometheus::IntCounterVec;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use proto::v1;
@@ -17,6 +21,11 @@ use topology::{Collective, Fraction, Generation, Plan, PlanRequest};
 
 use crate::state::Published;
 
+mod past;
+
+pub(crate) use past::Origin;
+use past::{MOST_FAILURES, Past, Pasts, Prepared};
+
 /// Plans kept. A node of 8 GPUs has 247 sets of two or more; a plan is some tens of kilobytes.
 const MOST_KEPT: usize = 512;
 
@@ -25,6 +34,18 @@ const MOST_PENDING: usize = 64;
 
 /// Plans made at once: the daemon must not take the machine from the jobs it serves.
 const MOST_WORKERS: usize = 2;
+
+/// Requests of a generation that plans for failures are made for: those that come first, for later ones are rarely whole jobs.
+const MOST_PREPARED: usize = 4;
+
+/// Ranks of such a request. Planning for many hosts takes seconds, and who asks for it has other daemons to ask.
+const MOST_PREPARED_RANKS: u32 = 16;
+
+/// Before plans for failures are begun: a job that starts has better use for the machine.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Rest after each of them, in times of what it took.
+const REST: u32 = 3;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +83,7 @@ pub(crate) struct Made {
     pub(crate) response: Bytes,
     /// In numbers, for metrics.
     pub(crate) reached: Reached,
+    pub(crate) origin: Origin,
 }
 
 /// A plan in numbers.
@@ -75,8 +97,7 @@ pub(crate) struct Reached {
 }
 
 impl Made {
-    fn new(plan: &Plan) -> Self {
-        let response = v1::GetPlanResponse { plan: Some(v1::Plan::from(plan)) };
+    fn new(plan: &Plan, origin: Origin) -> Self {
         let mut channels: BTreeMap<&'static str, u32> = BTreeMap::new();
         for channel in &plan.channels {
             *channels.entry(pattern(channel.pattern)).or_default() += 1;
@@ -90,16 +111,32 @@ impl Made {
             channels,
             collectives: collectives.collect(),
         };
-        Self { response: response.encode_to_vec().into(), reached }
+        Self { response: encode(plan, origin), reached, origin }
     }
 
     /// The plan again.
     pub(crate) fn plan(&self) -> Result<Plan, PlanFailure> {
-        let defect = |error: &dyn std::error::Error| PlanFailure::Kept { error: error.to_string() };
-        let response =
-            v1::GetPlanResponse::decode(self.response.clone()).map_err(|e| defect(&e))?;
-        Plan::try_from(response).map_err(|error| defect(&error))
+        decode(self.response.clone())
     }
+}
+
+/// A `GetPlanResponse` with a plan.
+fn encode(plan: &Plan, origin: Origin) -> Bytes {
+    let plan = Some(v1::Plan::from(plan));
+    let (origin, origin_generation) = origin.sent();
+    let response = v1::GetPlanResponse { plan, origin: origin.into(), origin_generation };
+    response.encode_to_vec().into()
+}
+
+fn decode(response: Bytes) -> Result<Plan, PlanFailure> {
+    let defect = |error: &dyn std::error::Error| PlanFailure::Kept { error: error.to_string() };
+    let response = v1::GetPlanResponse::decode(response).map_err(|e| defect(&e))?;
+    Plan::try_from(response).map_err(|error| defect(&error))
+}
+
+fn violations(violations: &[Violation]) -> PlanFailure {
+    let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    PlanFailure::Rejected { violations: violations.join("; ") }
 }
 
 fn pattern(pattern: Pattern) -> &'static str {
@@ -113,11 +150,18 @@ fn pattern(pattern: Pattern) -> &'static str {
 
 type Answer = Result<Arc<Made>, PlanFailure>;
 
+/// Makes a plan, or goes on with one of before.
+type Make = fn(&Published, &PlanRequest, &[Arc<Past>]) -> Answer;
+
 /// The plans of the present generation.
 #[derive(Debug)]
 pub(crate) struct Plans {
-    kept: Mutex<Kept>,
+    kept: Arc<Mutex<Kept>>,
     workers: Arc<Semaphore>,
+    /// One after another, plans are made for failures.
+    preparing: Arc<Semaphore>,
+    /// Plans by origin.
+    made: IntCounterVec,
     /// Places for other work that takes a worker.
     waiting: Arc<Semaphore>,
 }
@@ -125,12 +169,19 @@ pub(crate) struct Plans {
 #[derive(Debug, Default)]
 struct Kept {
     entries: HashMap<(Generation, PlanRequest), Entry>,
+    pasts: Pasts,
+    /// What is published.
+    present: Generation,
+    /// Requests of that for which plans for failures are made.
+    preparing: usize,
     /// Counts lookups, to tell which entry was not used for longest.
     clock: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
+    published: Arc<Published>,
+    prepared: Prepared,
     answer: watch::Receiver<Option<Answer>>,
     last_used: u64,
 }
@@ -142,10 +193,13 @@ impl Entry {
 }
 
 impl Plans {
-    pub(crate) fn new() -> Self {
+    /// None yet; `made` counts by [origin](Origin).
+    pub(crate) fn new(made: IntCounterVec) -> Self {
         Self {
-            kept: Mutex::default(),
+            kept: Arc::default(),
             workers: Arc::new(Semaphore::new(MOST_WORKERS)),
+            preparing: Arc::new(Semaphore::new(1)),
+            made,
             waiting: Arc::new(Semaphore::new(MOST_PENDING)),
         }
     }
@@ -159,7 +213,7 @@ impl Plans {
         &self,
         published: &Arc<Published>,
         mut request: PlanRequest,
-        make: fn(&Published, &PlanRequest) -> Answer,
+        make: Make,
     ) -> Answer {
         // A plan does not depend on the order in which collectives are named.
         request.collectives.sort_unstable();
@@ -174,9 +228,9 @@ impl Plans {
         &self,
         published: &Arc<Published>,
         request: PlanRequest,
-        make: fn(&Published, &PlanRequest) -> Answer,
+        make: Make,
     ) -> Result<watch::Receiver<Option<Answer>>, PlanFailure> {
-        let mut kept = self.lock();
+        let mut kept = lock(&self.kept);
         kept.clock += 1;
         let now = kept.clock;
         let key = (published.generation, request);
@@ -185,8 +239,12 @@ impl Plans {
             return Ok(entry.answer.clone());
         }
         kept.make_room()?;
-        let answer = self.start(Arc::clone(published), key.1.clone(), make);
-        kept.entries.insert(key, Entry { answer: answer.clone(), last_used: now });
+        let (prepared, pasts) = (Prepared::default(), kept.pasts.of(&key.1));
+        let answer =
+            self.start(Arc::clone(published), key.1.clone(), pasts, prepared.clone(), make);
+        let published = Arc::clone(published);
+        let entry = Entry { published, prepared, answer: answer.clone(), last_used: now };
+        kept.entries.insert(key, entry);
         Ok(answer)
     }
 
@@ -194,15 +252,34 @@ impl Plans {
         &self,
         published: Arc<Published>,
         request: PlanRequest,
-        make: fn(&Published, &PlanRequest) -> Answer,
+        pasts: Vec<Arc<Past>>,
+        prepared: Prepared,
+        make: Make,
     ) -> watch::Receiver<Option<Answer>> {
         let (sender, receiver) = watch::channel(None);
-        let workers = Arc::clone(&self.workers);
+        let (workers, counter) = (Arc::clone(&self.workers), self.made.clone());
+        let preparation = Preparation {
+            kept: Arc::clone(&self.kept),
+            workers: Arc::clone(&self.workers),
+            turn: Arc::clone(&self.preparing),
+            published: Arc::clone(&published),
+            request: request.clone(),
+            prepared,
+        };
         task::spawn(async move {
             // The semaphore is never closed; were it, going on without a permit would do no harm.
-            let _permit = workers.acquire().await.ok();
-            let made = task::spawn_blocking(move || make(&published, &request)).await;
-            sender.send_replace(Some(made.unwrap_or(Err(PlanFailure::Panicked))));
+            let permit = workers.acquire().await.ok();
+            let made = task::spawn_blocking(move || make(&published, &request, &pasts)).await;
+            let answer = made.unwrap_or(Err(PlanFailure::Panicked));
+            drop(permit);
+            let ranks = answer.as_ref().map_or(0, |made| made.reached.ranks);
+            if let Ok(made) = &answer {
+                counter.with_label_values(&[made.origin.word()]).inc();
+            }
+            sender.send_replace(Some(answer));
+            if (2..=MOST_PREPARED_RANKS).contains(&ranks) {
+                preparation.run().await;
+            }
         });
         receiver
     }
@@ -225,25 +302,95 @@ impl Plans {
 
     /// Every plan that is kept, in numbers.
     pub(crate) fn reached(&self) -> Vec<Arc<Made>> {
-        let kept = self.lock();
+        let kept = lock(&self.kept);
         let made = kept.entries.values().filter_map(|entry| {
             entry.answer.borrow().as_ref().and_then(|answer| answer.as_ref().ok().map(Arc::clone))
         });
         made.collect()
     }
 
-    /// Drops what was made for earlier generations.
+    /// Answers with plans of this generation alone from now on; those of before are for what is asked again.
     pub(crate) fn forget_before(&self, generation: Generation) {
-        self.lock().entries.retain(|(of, _), _| *of >= generation);
+        let mut kept = lock(&self.kept);
+        if kept.present != generation {
+            kept.present = generation;
+            kept.preparing = 0;
+        }
+        let entries = std::mem::take(&mut kept.entries);
+        for ((of, request), entry) in entries {
+            if of >= generation {
+                kept.entries.insert((of, request), entry);
+                continue;
+            }
+            let Entry { published, prepared, answer, last_used } = entry;
+            let made = answer.borrow().as_ref().and_then(|answer| answer.as_ref().ok().cloned());
+            if let Some(made) = made {
+                kept.pasts.add(request, Past { published, made, prepared, last_used });
+            }
+        }
+        kept.pasts.tidy(generation);
     }
 
     /// How many plans and failures are kept or being made.
     pub(crate) fn len(&self) -> usize {
-        self.lock().entries.len()
+        lock(&self.kept).entries.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How many plans are there for failures that have not happened.
+    pub(crate) fn prepared(&self) -> usize {
+        let kept = lock(&self.kept);
+        let present: usize = kept.entries.values().map(|entry| entry.prepared.len()).sum();
+        present + kept.pasts.prepared()
+    }
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Plans to be made beforehand, for single failures of what is published.
+struct Preparation {
+    kept: Arc<Mutex<Kept>>,
+    workers: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+    published: Arc<Published>,
+    request: PlanRequest,
+    prepared: Prepared,
+}
+
+impl Preparation {
+    /// Makes them one after another, with pauses, for as long as the generation lasts.
+    async fn run(self) {
+        if !self.is_wanted() {
+            return;
+        }
+        tokio::time::sleep(QUIET).await;
+        // Never closed.
+        let Ok(_turn) = self.turn.acquire().await else { return };
+        let published = Arc::clone(&self.published);
+        let failures = task::spawn_blocking(move || change::single_failures(&published.topology));
+        let failures = failures.await.unwrap_or_default();
+        for failure in failures.into_iter().take(MOST_FAILURES) {
+            if lock(&self.kept).present > self.published.generation {
+                return;
+            }
+            let worker = self.workers.acquire().await.ok();
+            let begin = Instant::now();
+            let (published, request) = (Arc::clone(&self.published), self.request.clone());
+            let prepared = self.prepared.clone();
+            let work = move || prepared.prepare(&published.topology, &request, &failure);
+            // The log has the panic; who asks once the failure is there gets what planning gives then.
+            drop(task::spawn_blocking(work).await);
+            drop(worker);
+            tokio::time::sleep(begin.elapsed() * REST).await;
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        let mut kept = lock(&self.kept);
+        let wanted = kept.present == self.published.generation && kept.preparing < MOST_PREPARED;
+        kept.preparing += usize::from(wanted);
+        wanted
     }
 }
 
@@ -263,15 +410,16 @@ impl Kept {
     }
 }
 
-/// Plans, and has the plan checked by code that did not make it.
-fn make(published: &Published, request: &PlanRequest) -> Answer {
+/// Goes on with a plan of before where that is allowed; plans otherwise, and has the plan checked by code that did not make it.
+fn make(published: &Published, request: &PlanRequest, pasts: &[Arc<Past>]) -> Answer {
+    if let Some(made) = pasts.iter().find_map(|past| past.ready(published, request)) {
+        return Ok(Arc::new(made));
+    }
     let mut plan = planner::plan(&published.topology, request).map_err(PlanFailure::Planner)?;
     plan.topology.generation = published.generation;
-    planner::check::plan(&published.topology, &plan).map_err(|violations| {
-        let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        PlanFailure::Rejected { violations: violations.join("; ") }
-    })?;
-    Ok(Arc::new(Made::new(&plan)))
+    planner::check::plan(&published.topology, &plan).map_err(|found| violations(&found))?;
+    let origin = pasts.first().map_or(Origin::New, |past| Origin::Replanned(past.generation()));
+    Ok(Arc::new(Made::new(&plan, origin)))
 }
 
 #[cfg(test)]
@@ -290,23 +438,27 @@ mod tests {
         state.current().unwrap()
     }
 
+    fn plans() -> Plans {
+        Plans::new(crate::metrics::Metrics::new().plans())
+    }
+
     /// A request like no other number's.
     fn request(number: u32) -> PlanRequest {
         PlanRequest { gpus: Some(vec![GpuIndex(number)]), ..Default::default() }
     }
 
-    fn empty(_: &Published, _: &PlanRequest) -> Answer {
+    fn empty(_: &Published, _: &PlanRequest, _: &[Arc<Past>]) -> Answer {
         Ok(Arc::default())
     }
 
     #[tokio::test]
     async fn equal_requests_are_answered_by_one_plan() {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        fn counted(published: &Published, request: &PlanRequest) -> Answer {
+        fn counted(published: &Published, request: &PlanRequest, pasts: &[Arc<Past>]) -> Answer {
             MADE.fetch_add(1, Ordering::Relaxed);
-            empty(published, request)
+            empty(published, request, pasts)
         }
-        let (plans, published) = (Plans::new(), published());
+        let (plans, published) = (plans(), published());
         let with = |collectives: &[Collective]| PlanRequest {
             collectives: collectives.to_vec(),
             ..request(0)
@@ -328,13 +480,13 @@ mod tests {
 
     #[tokio::test]
     async fn failures_are_answers() {
-        fn fails(_: &Published, _: &PlanRequest) -> Answer {
+        fn fails(_: &Published, _: &PlanRequest, _: &[Arc<Past>]) -> Answer {
             Err(PlanFailure::Planner(PlanError::NoGpu))
         }
-        fn panics(_: &Published, _: &PlanRequest) -> Answer {
+        fn panics(_: &Published, _: &PlanRequest, _: &[Arc<Past>]) -> Answer {
             panic!("a panic made for this test")
         }
-        let (plans, published) = (Plans::new(), published());
+        let (plans, published) = (plans(), published());
         for _ in 0..2 {
             let failed = plans.get_with(&published, request(0), fails).await;
             assert_eq!(failed, Err(PlanFailure::Planner(PlanError::NoGpu)));
@@ -345,11 +497,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_plan_is_made_though_nobody_waits() {
-        let (plans, published) = (Plans::new(), published());
+        let (plans, published) = (plans(), published());
         // Found or started, and then never waited for.
         let mut answer = plans.find_or_start(&published, request(0), empty).unwrap();
         answer.wait_for(Option::is_some).await.unwrap();
-        fn unused(_: &Published, _: &PlanRequest) -> Answer {
+        fn unused(_: &Published, _: &PlanRequest, _: &[Arc<Past>]) -> Answer {
             panic!("the plan is there already")
         }
         plans.get_with(&published, request(0), unused).await.unwrap();
@@ -358,12 +510,12 @@ mod tests {
     #[tokio::test]
     async fn too_many_at_once_are_refused() {
         static OPEN: LazyLock<(Mutex<bool>, Condvar)> = LazyLock::new(Default::default);
-        fn waits(published: &Published, request: &PlanRequest) -> Answer {
+        fn waits(published: &Published, request: &PlanRequest, pasts: &[Arc<Past>]) -> Answer {
             let (open, changed) = &*OPEN;
             drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
-            empty(published, request)
+            empty(published, request, pasts)
         }
-        let (plans, published) = (Plans::new(), published());
+        let (plans, published) = (plans(), published());
         let most = u32::try_from(MOST_PENDING).unwrap();
         let mut answers = Vec::new();
         for number in 0..most {
@@ -385,11 +537,11 @@ mod tests {
     #[tokio::test]
     async fn what_was_not_used_for_longest_makes_room() {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        fn counted(published: &Published, request: &PlanRequest) -> Answer {
+        fn counted(published: &Published, request: &PlanRequest, pasts: &[Arc<Past>]) -> Answer {
             MADE.fetch_add(1, Ordering::Relaxed);
-            empty(published, request)
+            empty(published, request, pasts)
         }
-        let (plans, published) = (Plans::new(), published());
+        let (plans, published) = (plans(), published());
         let most = u32::try_from(MOST_KEPT).unwrap();
         for number in 0..most {
             plans.get_with(&published, request(number), counted).await.unwrap();
@@ -405,7 +557,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_kept_is_the_plan() {
-        let (plans, published) = (Plans::new(), published());
+        let (plans, published) = (plans(), published());
         let made = plans.get(&published, PlanRequest::default()).await.unwrap();
         let plan = made.plan().unwrap();
         planner::check::plan(&published.topology, &plan).unwrap();
@@ -418,7 +570,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_work_waits_its_turn_and_is_refused_in_time() {
-        let plans = Plans::new();
+        let plans = plans();
         assert_eq!(plans.work(|| 7).await, Ok(7));
         let panicked = plans.work(|| -> u32 { panic!("a panic made for this test") }).await;
         assert_eq!(panicked, Err(PlanFailure::Panicked));

@@ -22,7 +22,9 @@ use tracing::debug;
 
 use crate::connection::{Caller, Connection};
 use crate::limits::Limits;
-use crate::services::{HealthApi, PlanApi, PlanServer, ReportApi, StatusApi, TopologyApi};
+use crate::services::{
+    HealthApi, PlanApi, PlanServer, ReportApi, StatusApi, TopologyApi, TopologyServer,
+};
 use crate::state::State;
 use crate::status::CallError;
 
@@ -78,7 +80,7 @@ pub(crate) async fn start(
     };
     let most = limits.request_bytes;
     let state = || Arc::clone(&state);
-    let topologies = Topologies::new(TopologyApi { state: state() });
+    let topologies = TopologyServer::new(TopologyApi { state: state() }, most);
     let verdicts = Verdicts::new(HealthApi { state: state() });
     let reports = Reports::new(ReportApi { state: state() });
     let statuses = Statuses::new(StatusApi { state: state() });
@@ -89,7 +91,7 @@ pub(crate) async fn start(
         .max_concurrent_streams(limits.streams)
         .timeout(Duration::from_secs(limits.call_seconds.into()))
         .layer(InterceptorLayer::new(admit))
-        .add_service(topologies.max_decoding_message_size(most))
+        .add_service(topologies)
         .add_service(verdicts.max_decoding_message_size(most))
         .add_service(PlanServer::new(PlanApi { state: state() }, most))
         .add_service(reports.max_decoding_message_size(most))

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use prost::bytes::Bytes;
 use proto::v1;
 use tokio::sync::watch;
 use topology::snapshot::PciKind;
@@ -23,6 +24,8 @@ pub(crate) struct Published {
     pub(crate) topology: Topology,
     /// As sent, made once per generation and not once per request.
     pub(crate) wire: v1::Topology,
+    /// As a message of a watch, once somebody was told.
+    pub(crate) sent: OnceLock<Bytes>,
     /// What leads here from the generations before.
     steps: Vec<Arc<Step<v1::TopologyChanges>>>,
 }
@@ -99,6 +102,7 @@ pub(crate) enum Next {
 
 impl State {
     pub(crate) fn new(earlier: Option<Earlier>, heartbeat: Duration) -> Self {
+        let metrics = Metrics::new();
         Self {
             published: watch::Sender::new(None),
             judged: watch::Sender::new(None),
@@ -112,9 +116,9 @@ impl State {
             watchers: Arc::default(),
             started: Instant::now(),
             heartbeat,
-            plans: Plans::new(),
+            plans: Plans::new(metrics.plans()),
             jobs: Jobs::default(),
-            metrics: Metrics::new(),
+            metrics,
         }
     }
 
@@ -148,10 +152,11 @@ impl State {
                 base_identity: present.wire.fingerprint.clone(),
                 number: generation.0,
                 changes,
+                sent: OnceLock::new(),
             });
             next_steps(&present.steps, step)
         });
-        Next::New(Arc::new(Published { generation, topology, wire, steps }))
+        Next::New(Arc::new(Published { generation, topology, wire, sent: OnceLock::new(), steps }))
     }
 
     /// Makes it what everyone sees.
@@ -177,6 +182,7 @@ impl State {
                 base_identity: String::new(),
                 number: report.sequence,
                 changes,
+                sent: OnceLock::new(),
             });
             steps = next_steps(&present.steps, step);
         }
@@ -214,12 +220,12 @@ impl State {
         (self.readings.load(Ordering::Relaxed), self.failed_readings.load(Ordering::Relaxed))
     }
 
-    /// Sets or clears what does not work.
-    pub(crate) fn warn(&self, about: &'static str, warning: Option<String>) {
+    /// Sets or clears what does not work. Whether it says something else than before.
+    pub(crate) fn warn(&self, about: &'static str, warning: Option<String>) -> bool {
         let mut warnings = lock(&self.warnings);
         match warning {
-            Some(warning) => drop(warnings.insert(about, warning)),
-            None => drop(warnings.remove(about)),
+            Some(warning) => warnings.insert(about, warning.clone()) != Some(warning),
+            None => warnings.remove(about).is_some(),
         }
     }
 
@@ -235,6 +241,16 @@ impl State {
     /// The present verdict; `None` before the first.
     pub(crate) fn verdict(&self) -> Option<Arc<Judged>> {
         self.judged.borrow().clone()
+    }
+
+    /// Tells that another topology is published.
+    pub(crate) fn topology_changes(&self) -> watch::Receiver<Option<Arc<Published>>> {
+        self.published.subscribe()
+    }
+
+    /// Tells that there is another verdict.
+    pub(crate) fn verdict_changes(&self) -> watch::Receiver<Option<Arc<Judged>>> {
+        self.judged.subscribe()
     }
 
     /// Every topology from now on; who reads slowly sees the latest alone.

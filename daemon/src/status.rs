@@ -46,6 +46,12 @@ pub(crate) enum CallError {
     /// Fewer GPUs are free than are asked for, or none is asked for.
     #[error("no selection: {reason}")]
     NoSelection { reason: String },
+    /// Sizes that make no job on these GPUs.
+    #[error("no such job: {reason}")]
+    NotMappable { reason: String },
+    /// However ranks are placed, some cannot reach each other.
+    #[error("no mapping: {reason}")]
+    NoMapping { reason: String },
     /// More calls a second than a connection may have.
     #[error("this connection makes more calls a second than it may")]
     RateLimited,
@@ -66,9 +72,12 @@ impl CallError {
             Self::UnknownJob { .. } => (Code::NotFound, Reason::UnknownJob),
             Self::UnknownDevice { .. } => (Code::NotFound, Reason::UnknownDevice),
             Self::NotExportable { .. } => (Code::FailedPrecondition, Reason::NotExportable),
-            Self::NoSelection { .. } => (Code::FailedPrecondition, Reason::NoPlan),
+            Self::NoSelection { .. } | Self::NoMapping { .. } => {
+                (Code::FailedPrecondition, Reason::NoPlan)
+            }
             Self::RateLimited => (Code::ResourceExhausted, Reason::RateLimited),
             Self::Request(_)
+            | Self::NotMappable { .. }
             | Self::Select(SelectError::Twice { .. } | SelectError::SeveralHosts { .. }) => {
                 (Code::InvalidArgument, Reason::InvalidRequest)
             }

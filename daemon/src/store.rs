@@ -85,7 +85,8 @@ impl Store {
             hosts: published.topology.hosts().to_vec(),
         };
         let unfinished = self.path(UNFINISHED);
-        self.replace(&unfinished, &print(&document)).map_err(|source| {
+        let printed = print(&document);
+        printed.and_then(|bytes| self.replace(&unfinished, &bytes)).map_err(|source| {
             // On a full disk half a file would take the room that the next attempt needs.
             drop(fs::remove_file(&unfinished));
             StoreError::Write { path: self.path(NAME), source }
@@ -107,10 +108,9 @@ fn checksum(bytes: &[u8]) -> String {
     format!("{:08x}", crc.sum())
 }
 
-fn print(document: &Document) -> Vec<u8> {
-    // Names and numbers: there is nothing in it that JSON has no words for.
-    let json = serde_json::to_vec(document).unwrap_or_default();
-    [checksum(&json).as_bytes(), b"\n", &json].concat()
+fn print(document: &Document) -> io::Result<Vec<u8>> {
+    let json = serde_json::to_vec(document)?;
+    Ok([checksum(&json).as_bytes(), b"\n", &json].concat())
 }
 
 fn parse(bytes: &[u8]) -> Result<Earlier, String> {
@@ -207,7 +207,7 @@ mod tests {
             rates: "effective".into(),
             hosts: vec![],
         };
-        let refused = parse(&print(&document)).unwrap_err();
+        let refused = parse(&print(&document).unwrap()).unwrap_err();
         assert_eq!(refused, format!("it is of version {}, not {VERSION}", VERSION + 1));
     }
 }

@@ -31,6 +31,7 @@ pub(super) struct Content {
     pub(super) poll_seconds: Option<Spanned<u64>>,
     pub(super) events: Option<Spanned<String>>,
     pub(super) metrics: Option<Spanned<String>>,
+    pub(super) metrics_textfile: Option<Spanned<String>>,
     pub(super) state: Option<Spanned<String>>,
     pub(super) log: Option<Spanned<String>>,
     tcp: Option<Spanned<Tcp>>,
@@ -57,28 +58,40 @@ struct LimitsContent {
     call_seconds: Option<Spanned<u32>>,
 }
 
-/// Where a value was set: an option, or a place in a file.
+/// Where a value was set: an option, a variable of the environment, or a place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     name: &'static str,
+    place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Option,
+    Environment,
     /// File, line and column, from 1.
-    place: Option<Box<(PathBuf, usize, usize)>>,
+    File(Box<(PathBuf, usize, usize)>),
 }
 
 impl Setting {
     pub(super) fn option(name: &'static str) -> Self {
-        Self { name, place: None }
+        Self { name, place: Place::Option }
+    }
+
+    pub(super) fn environment(name: &'static str) -> Self {
+        Self { name, place: Place::Environment }
     }
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Some(place) => {
+            Place::File(place) => {
                 let (path, line, column) = &**place;
                 write!(f, "{}:{line}:{column}: {}", path.display(), self.name)
             }
-            None => write!(f, "--{}", self.name),
+            Place::Option => write!(f, "--{}", self.name),
+            Place::Environment => write!(f, "{} in the environment:", self.name),
         }
     }
 }
@@ -109,6 +122,16 @@ pub enum FileError {
 }
 
 impl File {
+    /// A file that is not there says nothing; one that cannot be read may say something, and is an error.
+    pub(super) fn read_if_there(path: &Path) -> Result<Self, FileError> {
+        match Self::read(path) {
+            Err(FileError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::default())
+            }
+            read => read,
+        }
+    }
+
     pub(super) fn read(path: &Path) -> Result<Self, FileError> {
         let text = fs::read_to_string(path)
             .map_err(|source| FileError::Read { path: path.into(), source })?;
@@ -129,7 +152,10 @@ impl File {
         let (line, column) = place(&self.text, found.span().start);
         Given {
             value: value(found.get_ref()),
-            setting: Setting { name, place: Some(Box::new((self.path.clone(), line, column))) },
+            setting: Setting {
+                name,
+                place: Place::File(Box::new((self.path.clone(), line, column))),
+            },
         }
     }
 

@@ -58,6 +58,8 @@ fn what_makes_no_sense_is_refused_by_name() {
     check(&["--socket", socket, "--metrics", "0.0.0.0:1"], Err("no address of this host alone"));
     check(&["--socket", socket, "--metrics", "here"], Err("--metrics 'here' is neither"));
     check(&["--socket", socket, "--metrics", "unix:/nowhere/m"], Err("--metrics /nowhere/m: its"));
+    check(&["--socket", socket, "--metrics-textfile", "/tmp/topod"], Err("end in .prom"));
+    check(&["--socket", socket, "--metrics-textfile", "/nowhere/t.prom"], Err("its folder does"));
     check(&["--socket", socket, "--state", "/nowhere"], Err("--state /nowhere is not"));
     check(&["--socket", socket, "--config", "/nowhere"], Err("cannot read /nowhere: No such"));
 }
@@ -105,9 +107,10 @@ fn the_file_says_what_options_say() {
         }),
     );
     check_file(
-        "metrics = '127.0.0.1:9835'\n[limits]\nstreams = 7",
+        "metrics = '127.0.0.1:9835'\nmetrics_textfile = 'DIR/t.prom'\n[limits]\nstreams = 7",
         Ok(|config| {
             config.limits.streams == 7
+                && config.metrics_textfile.is_some()
                 && matches!(config.metrics, Some(MetricsAddress::Loopback(_)))
         }),
     );
@@ -146,4 +149,41 @@ fn the_command_line_wins() {
     let (config, _) = args(&given).validate().unwrap();
     assert_eq!((config.rates, config.socket), (RateModel::Measured, socket));
     assert!(matches!(config.source, MachineSource::Probe(_)));
+}
+
+/// No file is ordinary; one that may not be read, or is none, is not.
+#[test]
+fn only_an_absent_default_file_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "rates = 'nominal'").unwrap();
+    File::read_if_there(&folder.path().join("none")).unwrap();
+    assert!(File::read_if_there(&file).unwrap().content.rates.is_some());
+    for unreadable in [folder.path().to_owned(), file.join("below a file")] {
+        let error = File::read_if_there(&unreadable).unwrap_err();
+        assert!(matches!(error, FileError::Read { .. }), "{error}");
+    }
+}
+
+#[test]
+fn the_managers_folder_is_for_state_that_has_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, named) = (folder.path().join("topod.toml"), folder.path().join("named"));
+    fs::create_dir(&named).unwrap();
+    let socket = folder.path().join("s");
+    let state = |text: &str, managers: &Path| {
+        fs::write(&config, text).unwrap();
+        let given = ["--socket", socket.to_str().unwrap(), "--config", config.to_str().unwrap()];
+        let args = Args { state_directory: Some(managers.into()), ..args(&given) };
+        args.validate().map(|(config, _)| config.state).map_err(|error| chain(&error))
+    };
+    assert_eq!(state("", folder.path()), Ok(Some(folder.path().into())));
+    let text = format!("state = '{}'", named.display());
+    assert_eq!(state(&text, folder.path()), Ok(Some(named.clone())));
+    assert_eq!(state(&text, Path::new("/nowhere")), Ok(Some(named)));
+    let refused = state("", Path::new("/nowhere")).unwrap_err();
+    assert!(
+        refused.starts_with("STATE_DIRECTORY in the environment: /nowhere is not"),
+        "{refused}"
+    );
 }

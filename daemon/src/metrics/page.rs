@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use prometheus::TextEncoder;
 use proto::v1;
+use topology::health::Status;
 use topology::snapshot::{LinkLayer, NicRole, PcieLink};
 use topology::{Bandwidth, Collective, PathType, Topology, VertexId, VertexKind};
 
@@ -34,7 +35,7 @@ pub(crate) fn page(state: &State) -> Result<String, prometheus::Error> {
     if let Some(judged) = state.verdict() {
         verdict(&judged.report, &mut gauges);
     }
-    plans(&state.plans.reached(), &mut gauges);
+    plans(&state.plans.reached(), state.plans.prepared(), &mut gauges);
     let mut families = state.metrics.gather();
     families.extend(gauges.0);
     families.retain(|family| !family.get_metric().is_empty());
@@ -183,18 +184,14 @@ fn paths(topology: &Topology, gauges: &mut Gauges) {
 }
 
 fn verdict(report: &v1::HealthReport, gauges: &mut Gauges) {
-    let statuses = [
-        ("ok", v1::HealthStatus::Ok),
-        ("unknown", v1::HealthStatus::Unknown),
-        ("degraded", v1::HealthStatus::Degraded),
-        ("critical", v1::HealthStatus::Critical),
-    ];
+    let statuses = [Status::Ok, Status::Unknown, Status::Degraded, Status::Critical];
     gauges.add(
         "topod_health_status",
         "1 for the verdict on the machine, 0 for the others.",
         ["status"],
-        statuses.map(|(name, status)| {
-            ([name.to_owned()], if report.status() == status { 1.0 } else { 0.0 })
+        statuses.map(|status| {
+            let holds = report.status() == v1::HealthStatus::from(status);
+            ([status.to_string()], if holds { 1.0 } else { 0.0 })
         }),
     );
     let bad = report.findings.iter().filter_map(|finding| {
@@ -222,7 +219,7 @@ fn verdict(report: &v1::HealthReport, gauges: &mut Gauges) {
     gauges.one("topod_unchecked_rules", "Health rules that lack a fact.", f64::from(unchecked));
 }
 
-fn plans(made: &[std::sync::Arc<Made>], gauges: &mut Gauges) {
+fn plans(made: &[std::sync::Arc<Made>], prepared: usize, gauges: &mut Gauges) {
     let mut worst: BTreeMap<Collective, f64> = BTreeMap::new();
     for made in made {
         for (collective, (best, bound)) in &made.reached.collectives {
@@ -242,6 +239,12 @@ fn plans(made: &[std::sync::Arc<Made>], gauges: &mut Gauges) {
     );
     let kept = i32::try_from(made.len()).unwrap_or(i32::MAX);
     gauges.one("topod_plans_kept", "Plans that are kept for whoever asks next.", f64::from(kept));
+    let prepared = u32::try_from(prepared).unwrap_or(u32::MAX);
+    gauges.one(
+        "topod_plans_prepared",
+        "Plans made beforehand, for failures that have not happened.",
+        f64::from(prepared),
+    );
     // The one for the most GPUs stands for the machine.
     let Some(largest) = made.iter().max_by_key(|made| made.reached.ranks) else { return };
     let reached = &largest.reached;

@@ -35,14 +35,14 @@ impl HealthService for HealthApi {
     ) -> Result<Response<Self::WatchHealthStream>, Status> {
         let wish = Wish { changes: request.into_inner().changes, resume: None };
         let messages = feed::follow(self.state.verdicts(), wish, |_| "", message);
-        Ok(Response::new(super::stream(messages)))
+        Ok(Response::new(Box::pin(messages)))
     }
 }
 
 fn message(event: Event<Judged>) -> v1::WatchHealthResponse {
     let event = match event {
         Event::Whole(judged) => Told::Report(judged.report.clone()),
-        Event::Changes(changes) => Told::Changes(changes),
+        Event::Changes(step) => Told::Changes(step.changes.clone()),
         Event::Resync(sequence) => Told::Resync(v1::HealthResync { sequence }),
         Event::Heartbeat(judged) => Told::Heartbeat(v1::HealthHeartbeat {
             sequence: judged.map_or(0, |judged| judged.report.sequence),

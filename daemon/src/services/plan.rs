@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use planner::advice::{self, Advice};
 use planner::select::{self as choose, Choice, SelectError, Selection};
-use planner::{PlanError, why};
+use planner::why;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use proto::v1::plan_service_server::PlanService;
@@ -15,14 +15,18 @@ use topology::formats::plan_json;
 use topology::plan::LinkPolicy;
 use topology::{Fraction, GpuIndex, Plan, PlanRequest, Topology, nccl_graph};
 
-use super::count;
-use crate::plans::PlanFailure;
+use super::{count, map};
+use crate::plans::{Made, PlanFailure};
 use crate::select;
 use crate::state::{Published, State};
 use crate::status::CallError;
 
 const GRAPH_NOTE: &str = "NCCL reads a graph file for every communicator and validates nothing: use it only where all communicators span \
     exactly these GPUs of each host";
+
+/// A plan may take seconds, and the machine may change meanwhile: so often it is planned anew on what is published by then. A machine that
+/// changes all the time gets the last of these.
+const MOST_ATTEMPTS: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct PlanApi {
@@ -39,13 +43,21 @@ impl PlanApi {
     /// A `GetPlanResponse`, as it is sent.
     pub(crate) async fn response(&self, request: v1::GetPlanRequest) -> Result<Bytes, CallError> {
         let query = PlanQuery::try_from(request)?;
-        let member = query.member.clone();
-        let Asked { published, request } = self.ask(query)?;
-        let made = self.state.plans.get(&published, request).await?;
-        if let Some(member) = member {
-            self.state.jobs.admit(&member, published.generation, Instant::now())?;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let Asked { published, request } = self.ask(query.clone())?;
+            let made = self.state.plans.get(&published, request).await?;
+            let present = self.state.current().map(|present| present.generation);
+            // A rank that got a plan of a generation that is past would keep the other ranks of its job from theirs.
+            if present != Some(published.generation) && attempts < MOST_ATTEMPTS {
+                continue;
+            }
+            if let Some(member) = &query.member {
+                self.state.jobs.admit(member, published.generation, Instant::now())?;
+            }
+            return Ok(made.response.clone());
         }
-        Ok(made.response.clone())
     }
 
     fn ask(&self, query: PlanQuery) -> Result<Asked, CallError> {
@@ -63,12 +75,11 @@ impl PlanApi {
         &self,
         field: &'static str,
         request: Option<v1::GetPlanRequest>,
-    ) -> Result<(Asked, Plan), CallError> {
+    ) -> Result<(Asked, Arc<Made>), CallError> {
         let query = request.ok_or(WireError::Missing { field })?;
         let asked = self.ask(PlanQuery::try_from(query)?)?;
         let made = self.state.plans.get(&asked.published, asked.request.clone()).await?;
-        let plan = made.plan()?;
-        Ok((asked, plan))
+        Ok((asked, made))
     }
 
     async fn explain(
@@ -76,9 +87,9 @@ impl PlanApi {
         request: v1::ExplainPlanRequest,
     ) -> Result<v1::ExplainPlanResponse, CallError> {
         let field = "ExplainPlanRequest.plan";
-        let (Asked { published, request }, plan) = self.plan_of(field, request.plan).await?;
-        let explained = self.state.plans.work(move || explain(&published, &request, &plan)).await?;
-        explained.map_err(|error| PlanFailure::Planner(error).into())
+        let (Asked { published, request }, made) = self.plan_of(field, request.plan).await?;
+        let work = move || explain(&published, &request, &made.plan()?);
+        Ok(self.state.plans.work(work).await??)
     }
 
     async fn select(
@@ -99,6 +110,18 @@ impl PlanApi {
         })
     }
 
+    async fn map(&self, request: v1::MapRanksRequest) -> Result<v1::MapRanksResponse, CallError> {
+        let wish = map::Wish::new(&request)?;
+        let gpus = v1::GetPlanRequest {
+            gpus: request.gpus,
+            links: request.links,
+            ..v1::GetPlanRequest::default()
+        };
+        let Asked { published, request } = self.ask(PlanQuery::try_from(gpus)?)?;
+        let PlanRequest { gpus, links, .. } = request;
+        self.state.plans.work(move || wish.map(&published, gpus, links)).await?
+    }
+
     async fn export(
         &self,
         request: v1::ExportPlanRequest,
@@ -107,16 +130,8 @@ impl PlanApi {
         if format == v1::PlanFormat::Unspecified {
             return Err(WireError::Missing { field: "ExportPlanRequest.format" }.into());
         }
-        let (asked, plan) = self.plan_of("ExportPlanRequest.plan", request.plan).await?;
-        let (text, notes) = match format {
-            v1::PlanFormat::NcclGraph => {
-                let file = nccl_graph::from_plan(&asked.published.topology, &plan)
-                    .map_err(|error| CallError::NotExportable { reason: error.to_string() })?;
-                (nccl_graph::write(&file), vec![GRAPH_NOTE.to_owned()])
-            }
-            _ => (plan_json::write(&plan, None), vec![]),
-        };
-        Ok(v1::ExportPlanResponse { generation: asked.published.generation.0, text, notes })
+        let (asked, made) = self.plan_of("ExportPlanRequest.plan", request.plan).await?;
+        self.state.plans.work(move || export(&asked.published, &made.plan()?, format)).await?
     }
 
     fn job(&self, job: String) -> Result<v1::GetJobResponse, CallError> {
@@ -163,6 +178,13 @@ impl PlanService for PlanApi {
         Ok(Response::new(self.select(request.into_inner()).await?))
     }
 
+    async fn map_ranks(
+        &self,
+        request: Request<v1::MapRanksRequest>,
+    ) -> Result<Response<v1::MapRanksResponse>, Status> {
+        Ok(Response::new(self.map(request.into_inner()).await?))
+    }
+
     async fn export_plan(
         &self,
         request: Request<v1::ExportPlanRequest>,
@@ -182,7 +204,7 @@ fn explain(
     published: &Published,
     request: &PlanRequest,
     plan: &Plan,
-) -> Result<v1::ExplainPlanResponse, PlanError> {
+) -> Result<v1::ExplainPlanResponse, PlanFailure> {
     let topology = &published.topology;
     let collectives = plan.collectives.keys().filter_map(|collective| {
         let why = why::channels(topology, plan, *collective)?;
@@ -197,7 +219,8 @@ fn explain(
         })
     });
     let collectives = collectives.collect();
-    let Advice { tried, left_out, gains, .. } = advice::single_changes(topology, request, plan)?;
+    let Advice { tried, left_out, gains, .. } =
+        advice::single_changes(topology, request, plan).map_err(PlanFailure::Planner)?;
     Ok(v1::ExplainPlanResponse {
         generation: published.generation.0,
         collectives,
@@ -205,6 +228,22 @@ fn explain(
         tried: count(tried),
         left_out: count(left_out),
     })
+}
+
+fn export(
+    published: &Published,
+    plan: &Plan,
+    format: v1::PlanFormat,
+) -> Result<v1::ExportPlanResponse, CallError> {
+    let (text, notes) = match format {
+        v1::PlanFormat::NcclGraph => {
+            let file = nccl_graph::from_plan(&published.topology, plan)
+                .map_err(|error| CallError::NotExportable { reason: error.to_string() })?;
+            (nccl_graph::write(&file), vec![GRAPH_NOTE.to_owned()])
+        }
+        _ => (plan_json::write(plan, None), vec![]),
+    };
+    Ok(v1::ExportPlanResponse { generation: published.generation.0, text, notes })
 }
 
 fn gain(gain: &advice::Gain) -> v1::Gain {

@@ -41,6 +41,7 @@ impl StatusService for StatusApi {
             published: state.current().map(|published| in_numbers(&published)),
             uptime_ms: milliseconds(state.started().elapsed()),
             cached_plans: count(state.plans.len()),
+            prepared_plans: count(state.plans.prepared()),
             last_error: state.last_error(),
             readings,
             failed_readings,

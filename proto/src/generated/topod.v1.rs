@@ -2580,6 +2580,12 @@ pub struct GetPlanResponse {
     /// Bound to the generation it names.
     #[prost(message, optional, tag = "1")]
     pub plan: ::core::option::Option<Plan>,
+    /// How the daemon came by it. Whatever that is, it passed the checker on the topology of this generation.
+    #[prost(enumeration = "PlanOrigin", tag = "2")]
+    pub origin: i32,
+    /// The earlier generation that `origin` speaks of; absent for a new plan.
+    #[prost(uint64, optional, tag = "3")]
+    pub origin_generation: ::core::option::Option<u64>,
 }
 /// Asks why a plan is as it is.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2741,6 +2747,272 @@ pub struct SelectedGpu {
     #[prost(string, optional, tag = "3")]
     pub bus_id: ::core::option::Option<::prost::alloc::string::String>,
 }
+/// Sizes of a job's axes; 0 is 1. The job has tp * cp * dp * pp ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobSizes {
+    /// Tensor parallel: ranks that share each layer.
+    #[prost(uint32, tag = "1")]
+    pub tp: u32,
+    /// Context parallel: ranks that share each sequence.
+    #[prost(uint32, tag = "2")]
+    pub cp: u32,
+    /// Data parallel: copies of the model; absent is what the other axes leave of the GPUs.
+    #[prost(uint32, optional, tag = "3")]
+    pub dp: ::core::option::Option<u32>,
+    /// Pipeline parallel: stages.
+    #[prost(uint32, tag = "4")]
+    pub pp: u32,
+    /// Expert parallel: ranks that share the experts of a layer; divides cp * dp.
+    #[prost(uint32, tag = "5")]
+    pub ep: u32,
+}
+/// A transformer and how it is trained; what is absent is assumed, and the answer says what.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransformerSizes {
+    /// Hidden size.
+    #[prost(uint64, optional, tag = "1")]
+    pub hidden: ::core::option::Option<u64>,
+    /// Tokens of a sequence.
+    #[prost(uint64, optional, tag = "2")]
+    pub sequence: ::core::option::Option<u64>,
+    /// Layers.
+    #[prost(uint64, optional, tag = "3")]
+    pub layers: ::core::option::Option<u64>,
+    /// Sequences in a microbatch.
+    #[prost(uint64, optional, tag = "4")]
+    pub batch: ::core::option::Option<u64>,
+    /// Microbatches of a pass through the pipeline.
+    #[prost(uint64, optional, tag = "5")]
+    pub microbatches: ::core::option::Option<u64>,
+    /// Passes whose gradients are added up before they are reduced.
+    #[prost(uint64, optional, tag = "6")]
+    pub accumulation: ::core::option::Option<u64>,
+    /// Bytes of an element.
+    #[prost(uint64, optional, tag = "7")]
+    pub element_bytes: ::core::option::Option<u64>,
+    /// Words; 0 leaves embeddings out.
+    #[prost(uint64, optional, tag = "8")]
+    pub vocabulary: ::core::option::Option<u64>,
+    /// Experts of a layer.
+    #[prost(uint64, optional, tag = "9")]
+    pub experts: ::core::option::Option<u64>,
+    /// Experts that a token is sent to.
+    #[prost(uint64, optional, tag = "10")]
+    pub experts_per_token: ::core::option::Option<u64>,
+    /// What a GPU computes in training, 1e12 operations a second; with it, communication that computing hides is told apart.
+    #[prost(uint64, optional, tag = "11")]
+    pub tflops: ::core::option::Option<u64>,
+}
+/// What one operation of an axis sends, in place of what the model's sizes give.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AxisBytes {
+    /// Which; each once.
+    #[prost(enumeration = "ParallelAxis", tag = "1")]
+    pub axis: i32,
+    /// Bytes of its data; 0 for none.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+/// Asks which GPU each rank is to have.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MapRanksRequest {
+    /// The job.
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<JobSizes>,
+    /// GPUs to take, each once; empty is all. With several hosts by index, the same on each. As many as the job has ranks.
+    #[prost(message, repeated, tag = "2")]
+    pub gpus: ::prost::alloc::vec::Vec<GpuSelector>,
+    /// Which links count; unspecified is automatic.
+    #[prost(enumeration = "LinkPolicy", tag = "3")]
+    pub links: i32,
+    /// What is trained.
+    #[prost(message, optional, tag = "4")]
+    pub model: ::core::option::Option<TransformerSizes>,
+    /// Sizes that are known better.
+    #[prost(message, repeated, tag = "5")]
+    pub given: ::prost::alloc::vec::Vec<AxisBytes>,
+}
+/// A mapping of ranks to GPUs, and what it costs.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MapRanksResponse {
+    /// Generation of the topology.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// The job, whole.
+    #[prost(message, optional, tag = "2")]
+    pub job: ::core::option::Option<JobSizes>,
+    /// How ranks are counted, and what a launcher has to be given.
+    #[prost(message, optional, tag = "3")]
+    pub order: ::core::option::Option<RankOrder>,
+    /// By rank.
+    #[prost(message, repeated, tag = "4")]
+    pub ranks: ::prost::alloc::vec::Vec<RankPlace>,
+    /// By operation.
+    #[prost(message, repeated, tag = "5")]
+    pub axes: ::prost::alloc::vec::Vec<AxisCost>,
+    /// Time of a step.
+    #[prost(message, optional, tag = "6")]
+    pub step: ::core::option::Option<StepCost>,
+    /// Time of a step with GPUs in index order, counted as Megatron does; absent where that joins not all groups.
+    #[prost(message, optional, tag = "7")]
+    pub identity: ::core::option::Option<StepCost>,
+    /// Other orders, the best first.
+    #[prost(message, repeated, tag = "8")]
+    pub alternatives: ::prost::alloc::vec::Vec<OtherOrder>,
+    /// Mappings that were looked at.
+    #[prost(uint64, tag = "9")]
+    pub mappings: u64,
+    /// Whether those are all there are.
+    #[prost(bool, tag = "10")]
+    pub exhaustive: bool,
+    /// Where the sizes of what is sent come from.
+    #[prost(string, repeated, tag = "11")]
+    pub traffic: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What is to be known of the mapping.
+    #[prost(message, repeated, tag = "12")]
+    pub warnings: ::prost::alloc::vec::Vec<Finding>,
+    /// What was assumed.
+    #[prost(string, repeated, tag = "13")]
+    pub assumptions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// How ranks are counted.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankOrder {
+    /// Axes, innermost first; `mesh` where only the list of ranks says it.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Megatron's flag for it; absent where it has none.
+    #[prost(string, optional, tag = "2")]
+    pub megatron: ::core::option::Option<::prost::alloc::string::String>,
+    /// Hosts in the order of their ranks.
+    #[prost(uint32, repeated, tag = "3")]
+    pub hosts: ::prost::alloc::vec::Vec<u32>,
+    /// By host in that order, its GPUs in the order of local ranks.
+    #[prost(message, repeated, tag = "4")]
+    pub visible: ::prost::alloc::vec::Vec<LocalGpus>,
+}
+/// GPUs of a host in order.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocalGpus {
+    /// NVML indices.
+    #[prost(uint32, repeated, tag = "1")]
+    pub gpus: ::prost::alloc::vec::Vec<u32>,
+}
+/// Where a rank is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RankPlace {
+    /// The rank.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Its host.
+    #[prost(uint32, tag = "2")]
+    pub host: u32,
+    /// NVML index of its GPU.
+    #[prost(uint32, tag = "3")]
+    pub gpu: u32,
+    /// PCI address of that.
+    #[prost(string, optional, tag = "4")]
+    pub bus_id: ::core::option::Option<::prost::alloc::string::String>,
+    /// Place on the axis.
+    #[prost(uint32, tag = "5")]
+    pub tp: u32,
+    /// Place on the axis.
+    #[prost(uint32, tag = "6")]
+    pub cp: u32,
+    /// Place on the axis.
+    #[prost(uint32, tag = "7")]
+    pub ep: u32,
+    /// Place on the axis.
+    #[prost(uint32, tag = "8")]
+    pub dp: u32,
+    /// Place on the axis.
+    #[prost(uint32, tag = "9")]
+    pub pp: u32,
+}
+/// What an axis costs.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AxisCost {
+    /// Which.
+    #[prost(enumeration = "ParallelAxis", tag = "1")]
+    pub axis: i32,
+    /// Groups.
+    #[prost(uint32, tag = "2")]
+    pub groups: u32,
+    /// Ranks in each.
+    #[prost(uint32, tag = "3")]
+    pub members: u32,
+    /// Bytes of one operation.
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// Operations in a step.
+    #[prost(uint64, tag = "5")]
+    pub times: u64,
+    /// The worst links a group crosses: `alone`, `gpu-links`, `pcie`, `rail` or `cross-rail`.
+    #[prost(string, tag = "6")]
+    pub tier: ::prost::alloc::string::String,
+    /// Groups by their worst links.
+    #[prost(btree_map = "string, uint32", tag = "7")]
+    pub tiers: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u32,
+    >,
+    /// One operation, all groups at once, in picoseconds.
+    #[prost(uint64, tag = "8")]
+    pub operation_ps: u64,
+    /// Of that, what does not depend on size.
+    #[prost(uint64, tag = "9")]
+    pub latency_ps: u64,
+    /// All of a step, in picoseconds.
+    #[prost(uint64, tag = "10")]
+    pub step_ps: u64,
+    /// Of that, what nothing hides.
+    #[prost(uint64, tag = "11")]
+    pub exposed_ps: u64,
+    /// The link that is busy longest, `FROM > TO`.
+    #[prost(string, optional, tag = "12")]
+    pub bottleneck: ::core::option::Option<::prost::alloc::string::String>,
+    /// Fraction: GB/s of its slowest group, alone.
+    #[prost(string, optional, tag = "13")]
+    pub alone_gbps: ::core::option::Option<::prost::alloc::string::String>,
+    /// Fraction: the same while all groups of its axis run.
+    #[prost(string, optional, tag = "14")]
+    pub axis_gbps: ::core::option::Option<::prost::alloc::string::String>,
+    /// Fraction: the same while all groups of all axes run; absent for many ranks.
+    #[prost(string, optional, tag = "15")]
+    pub job_gbps: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// What a step costs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StepCost {
+    /// Communication, in picoseconds.
+    #[prost(uint64, tag = "1")]
+    pub communication_ps: u64,
+    /// Of that, what nothing hides.
+    #[prost(uint64, tag = "2")]
+    pub exposed_ps: u64,
+    /// Fraction: part of a pass that stages wait.
+    #[prost(string, tag = "3")]
+    pub bubble: ::prost::alloc::string::String,
+    /// That, in picoseconds; absent where computing time is unknown.
+    #[prost(uint64, optional, tag = "4")]
+    pub bubble_ps: ::core::option::Option<u64>,
+    /// Computing, waiting and what nothing hides, in picoseconds; absent where computing time is unknown.
+    #[prost(uint64, optional, tag = "5")]
+    pub step_ps: ::core::option::Option<u64>,
+}
+/// Another order of ranks.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OtherOrder {
+    /// As in RankOrder.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// As in RankOrder.
+    #[prost(string, optional, tag = "2")]
+    pub megatron: ::core::option::Option<::prost::alloc::string::String>,
+    /// What it costs.
+    #[prost(message, optional, tag = "3")]
+    pub step: ::core::option::Option<StepCost>,
+}
 /// Asks for a file.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportPlanRequest {
@@ -2796,6 +3068,97 @@ pub struct JobRank {
     /// Milliseconds since then.
     #[prost(uint64, tag = "3")]
     pub age_ms: u64,
+}
+/// How the daemon came by a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PlanOrigin {
+    /// Not told.
+    Unspecified = 0,
+    /// Made for this topology; nothing of an earlier one answers the same request.
+    New = 1,
+    /// That of an earlier generation. What changed since leaves every rate it reaches as it is, and bounds have not risen by more than a
+    /// hundredth above those it was made under.
+    Kept = 2,
+    /// Made in an earlier generation for the one failure that has happened since.
+    Repaired = 3,
+    /// Made anew: the plan of an earlier generation is of no more use.
+    Replanned = 4,
+}
+impl PlanOrigin {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PLAN_ORIGIN_UNSPECIFIED",
+            Self::New => "PLAN_ORIGIN_NEW",
+            Self::Kept => "PLAN_ORIGIN_KEPT",
+            Self::Repaired => "PLAN_ORIGIN_REPAIRED",
+            Self::Replanned => "PLAN_ORIGIN_REPLANNED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PLAN_ORIGIN_UNSPECIFIED" => Some(Self::Unspecified),
+            "PLAN_ORIGIN_NEW" => Some(Self::New),
+            "PLAN_ORIGIN_KEPT" => Some(Self::Kept),
+            "PLAN_ORIGIN_REPAIRED" => Some(Self::Repaired),
+            "PLAN_ORIGIN_REPLANNED" => Some(Self::Replanned),
+            _ => None,
+        }
+    }
+}
+/// What ranks form groups for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ParallelAxis {
+    /// Not told.
+    Unspecified = 0,
+    /// All-reduce of activations inside a layer.
+    Tp = 1,
+    /// Keys and values of the other parts of a sequence.
+    Cp = 2,
+    /// Tokens to their experts and back.
+    Ep = 3,
+    /// Gradients of what all copies share.
+    Dp = 4,
+    /// Gradients of experts.
+    ExpertDp = 5,
+    /// Activations from stage to stage, and their gradients back.
+    Pp = 6,
+}
+impl ParallelAxis {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PARALLEL_AXIS_UNSPECIFIED",
+            Self::Tp => "PARALLEL_AXIS_TP",
+            Self::Cp => "PARALLEL_AXIS_CP",
+            Self::Ep => "PARALLEL_AXIS_EP",
+            Self::Dp => "PARALLEL_AXIS_DP",
+            Self::ExpertDp => "PARALLEL_AXIS_EXPERT_DP",
+            Self::Pp => "PARALLEL_AXIS_PP",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PARALLEL_AXIS_UNSPECIFIED" => Some(Self::Unspecified),
+            "PARALLEL_AXIS_TP" => Some(Self::Tp),
+            "PARALLEL_AXIS_CP" => Some(Self::Cp),
+            "PARALLEL_AXIS_EP" => Some(Self::Ep),
+            "PARALLEL_AXIS_DP" => Some(Self::Dp),
+            "PARALLEL_AXIS_EXPERT_DP" => Some(Self::ExpertDp),
+            "PARALLEL_AXIS_PP" => Some(Self::Pp),
+            _ => None,
+        }
+    }
 }
 /// A file format for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -2930,7 +3293,8 @@ pub mod plan_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before.
+        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before. After a change of the machine that
+        /// may be the plan of before, or one that was made beforehand for this failure: see PlanOrigin.
         pub async fn get_plan(
             &mut self,
             request: impl tonic::IntoRequest<super::GetPlanRequest>,
@@ -3005,6 +3369,31 @@ pub mod plan_service_client {
                 .insert(GrpcMethod::new("topod.v1.PlanService", "SelectGpus"));
             self.inner.unary(req, path, codec).await
         }
+        /// Which GPU each rank of a parallel job is to have, and what a training step then sends: what `topoctl map` tells.
+        pub async fn map_ranks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MapRanksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MapRanksResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/topod.v1.PlanService/MapRanks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("topod.v1.PlanService", "MapRanks"));
+            self.inner.unary(req, path, codec).await
+        }
         /// A plan in a file format of other software.
         pub async fn export_plan(
             &mut self,
@@ -3067,7 +3456,8 @@ pub mod plan_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with PlanServiceServer.
     #[async_trait]
     pub trait PlanService: std::marker::Send + std::marker::Sync + 'static {
-        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before.
+        /// The plan for a set of GPUs on the present topology; from the cache where it was asked for before. After a change of the machine that
+        /// may be the plan of before, or one that was made beforehand for this failure: see PlanOrigin.
         async fn get_plan(
             &self,
             request: tonic::Request<super::GetPlanRequest>,
@@ -3086,6 +3476,14 @@ pub mod plan_service_server {
             request: tonic::Request<super::SelectGpusRequest>,
         ) -> std::result::Result<
             tonic::Response<super::SelectGpusResponse>,
+            tonic::Status,
+        >;
+        /// Which GPU each rank of a parallel job is to have, and what a training step then sends: what `topoctl map` tells.
+        async fn map_ranks(
+            &self,
+            request: tonic::Request<super::MapRanksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MapRanksResponse>,
             tonic::Status,
         >;
         /// A plan in a file format of other software.
@@ -3307,6 +3705,51 @@ pub mod plan_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SelectGpusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/topod.v1.PlanService/MapRanks" => {
+                    #[allow(non_camel_case_types)]
+                    struct MapRanksSvc<T: PlanService>(pub Arc<T>);
+                    impl<
+                        T: PlanService,
+                    > tonic::server::UnaryService<super::MapRanksRequest>
+                    for MapRanksSvc<T> {
+                        type Response = super::MapRanksResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MapRanksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PlanService>::map_ranks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MapRanksSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -3881,6 +4324,9 @@ pub struct GetStatusResponse {
     /// read. It serves all the same.
     #[prost(string, repeated, tag = "10")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Plans made beforehand, for failures of links and NICs that have not happened.
+    #[prost(uint32, tag = "11")]
+    pub prepared_plans: u32,
 }
 /// A published topology in numbers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4304,12 +4750,13 @@ pub struct GetTopologyResponse {
 /// Asks for the topology and every later one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchTopologyRequest {
-    /// Generation the client has. Where it is the present one the stream begins with a heartbeat and sends a
-    /// topology only after the next change; otherwise with the present topology.
+    /// Generation the client has. Where it is the present one the stream begins with a heartbeat, and the next message comes with the next
+    /// change. Otherwise it begins with the present topology; where `changes` are asked for, with those that lead there from what the
+    /// client has, or with a `resync` where they are no more at hand.
     #[prost(uint64, optional, tag = "1")]
     pub resume_generation: ::core::option::Option<u64>,
-    /// Fingerprint of what the client has. A daemon counts generations from 1 after each start; with the fingerprint a
-    /// resumed stream can not mistake the generation of another run for its own.
+    /// Fingerprint of what the client has. A daemon that keeps no state, or lost it, counts generations from 1 after each start; with the
+    /// fingerprint a resumed stream can not mistake the generation of another run for its own.
     #[prost(string, optional, tag = "2")]
     pub resume_fingerprint: ::core::option::Option<::prost::alloc::string::String>,
     /// Whether the client knows how to take `changes` and `resync`.
@@ -4331,7 +4778,7 @@ pub mod watch_topology_response {
         /// A topology the client does not have.
         #[prost(message, tag = "1")]
         Topology(super::Topology),
-        /// Nothing for a while: the stream lives.
+        /// Nothing for a while: the stream lives. Also the first message where the client has the present topology.
         #[prost(message, tag = "2")]
         Heartbeat(super::Heartbeat),
         /// What leads from the topology the client has to the next. Only where asked for.
@@ -4679,8 +5126,8 @@ pub mod topology_service_client {
         /// The topology as it is now and what becomes of it. A watcher that reads slower than topologies change misses
         /// generations, never the latest. Waits for the first topology where there is none yet.
         ///
-        /// The first topology comes whole. Later ones come whole too, unless the request asks for `changes`: then what leads from the
-        /// one before to the next, in order, and where that is not at hand a `resync` followed by a whole topology.
+        /// The first topology comes whole, unless the client resumes. Later ones come whole too, unless the request asks for `changes`: then
+        /// what leads from the one before to the next, in order, and where that is not at hand a `resync` followed by a whole topology.
         pub async fn watch_topology(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchTopologyRequest>,
@@ -4787,8 +5234,8 @@ pub mod topology_service_server {
         /// The topology as it is now and what becomes of it. A watcher that reads slower than topologies change misses
         /// generations, never the latest. Waits for the first topology where there is none yet.
         ///
-        /// The first topology comes whole. Later ones come whole too, unless the request asks for `changes`: then what leads from the
-        /// one before to the next, in order, and where that is not at hand a `resync` followed by a whole topology.
+        /// The first topology comes whole, unless the client resumes. Later ones come whole too, unless the request asks for `changes`: then
+        /// what leads from the one before to the next, in order, and where that is not at hand a `resync` followed by a whole topology.
         async fn watch_topology(
             &self,
             request: tonic::Request<super::WatchTopologyRequest>,

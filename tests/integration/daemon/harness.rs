@@ -212,6 +212,23 @@ impl Daemon {
         client.get_status(v1::GetStatusRequest {}).await.unwrap().into_inner()
     }
 
+    /// Its status once that is as wanted: it is asked again and again.
+    pub(crate) async fn status_when(
+        &self,
+        wanted: impl Fn(&v1::GetStatusResponse) -> bool,
+    ) -> v1::GetStatusResponse {
+        let wait = async {
+            loop {
+                let status = self.status().await;
+                if wanted(&status) {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, wait).await.expect("the status becomes as wanted")
+    }
+
     /// Has the daemon read `snapshot` in place of what it read before.
     pub(crate) async fn reload(&self, snapshot: &Snapshot) {
         record(&self.place.machine(), snapshot);

@@ -2,7 +2,8 @@
 
 use proto::{GpuSelector, PlanQuery, Reason, v1};
 use tonic::{Code, Status};
-use topology::{Collective, Generation, GpuIndex, Plan, RateModel, lower};
+use topology::snapshot::LinkPeer;
+use topology::{Collective, Generation, GpuIndex, Plan, RateModel, Snapshot, lower};
 
 use super::harness::{Daemon, check_refused, gpu_address, gpu_uuid, machine};
 
@@ -174,4 +175,134 @@ async fn ranks_of_a_job_never_mix_generations() {
     assert!(status.message().contains("generation 1"), "{}", status.message());
     let refused = daemon.plans().get_job(job("train.1")).await;
     check_refused(refused, Code::NotFound, Reason::UnknownJob);
+}
+
+/// The machine without the link between two of its GPUs.
+fn without_link(mut snapshot: Snapshot, one: u32, other: u32) -> Snapshot {
+    for gpu in &mut snapshot.gpus {
+        let gone = match gpu.index.0 {
+            index if index == one => gpu_address(other),
+            index if index == other => gpu_address(one),
+            _ => continue,
+        };
+        gpu.links.retain(|links| links.peer != LinkPeer::Gpu(gone));
+    }
+    snapshot
+}
+
+/// What becomes of a plan as the machine changes: it is taken from those made beforehand, kept, or made anew, and the answer says which.
+#[tokio::test]
+async fn a_change_is_answered_from_what_is_there() {
+    use v1::PlanOrigin::{Kept, New, Repaired, Replanned};
+
+    let daemon = Daemon::start().await;
+    let ask = async |machine: &Snapshot| {
+        let request = v1::GetPlanRequest::default();
+        let response = daemon.plans().get_plan(request).await.unwrap().into_inner();
+        let told = (response.origin(), response.origin_generation);
+        let plan = Plan::try_from(response).unwrap();
+        // Wherever it comes from, it is one for the machine as it is.
+        let now = lower(std::slice::from_ref(machine), RateModel::Effective).unwrap();
+        planner::check::plan(&now, &plan).unwrap();
+        (told, plan)
+    };
+    let change = async |machine: &Snapshot, generation: u64| {
+        daemon.reload(machine).await;
+        let published = |status: &v1::GetStatusResponse| {
+            status.published.as_ref().is_some_and(|published| published.generation == generation)
+        };
+        daemon.status_when(published).await;
+    };
+    let whole = machine(4, 20);
+    assert_eq!(ask(&whole).await.0, (New, None));
+    // Six links, and the NIC with and without its port.
+    daemon.status_when(|status| status.prepared_plans >= 6).await;
+
+    let less = without_link(whole.clone(), 0, 1);
+    change(&less, 2).await;
+    let (told, plan) = ask(&less).await;
+    assert_eq!((told, plan.topology.generation), ((Repaired, Some(1)), Generation(2)));
+    assert!(plan.topology.what_if.is_empty(), "the machine is like that");
+    assert_eq!(daemon.status().await.cached_plans, 1);
+
+    // The NIC carries nothing inside a host: its rate is no reason for another plan.
+    let mut slow = less.clone();
+    slow.nics[0].mbit = Some(50_000);
+    change(&slow, 3).await;
+    let (told, plan) = ask(&slow).await;
+    assert_eq!((told, plan.topology.generation), ((Kept, Some(2)), Generation(3)));
+
+    let fewer = machine(3, 20);
+    change(&fewer, 4).await;
+    let (told, plan) = ask(&fewer).await;
+    assert_eq!((told, plan.ranks.len()), ((Replanned, Some(3)), 3));
+
+    // As it was at first: the plan of then.
+    change(&whole, 5).await;
+    assert_eq!(ask(&whole).await.0, (Kept, Some(1)));
+    let (ended, _) = daemon.stop().await;
+    ended.unwrap();
+}
+
+/// What the daemon answers is what `topoctl map` says of the same machine.
+#[tokio::test]
+async fn ranks_are_mapped_as_topoctl_maps_them() {
+    let daemon = Daemon::start().await;
+    let job = v1::JobSizes { tp: 2, pp: 2, ..Default::default() };
+    let model = v1::TransformerSizes { hidden: Some(8192), ..Default::default() };
+    let given = vec![v1::AxisBytes { axis: v1::ParallelAxis::Pp.into(), bytes: 1 << 20 }];
+    let request =
+        v1::MapRanksRequest { job: Some(job), model: Some(model), given, ..Default::default() };
+    let told = daemon.plans().map_ranks(request.clone()).await.unwrap().into_inner();
+    let output = std::process::Command::new(crate::programs::topoctl())
+        .args(["map", "--tp", "2", "--pp", "2", "--hidden", "8192", "--bytes-pp", "1MiB"])
+        .args(["-o", "json", "--from"])
+        .arg(daemon.place.machine())
+        .output()
+        .unwrap();
+    let expect: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((told.generation, told.job.unwrap().dp), (1, Some(1)));
+    assert_eq!(told.order.as_ref().unwrap().name, expect["order"]["name"]);
+    let ranks: Vec<_> = told
+        .ranks
+        .iter()
+        .map(|rank| {
+            serde_json::json!([rank.rank, rank.host, rank.gpu, rank.bus_id, rank.tp, rank.pp])
+        })
+        .collect();
+    let of = |rank: &serde_json::Value| {
+        serde_json::json!(
+            ["rank", "host", "gpu", "bus_id", "tp", "pp"].map(|key| rank[key].clone())
+        )
+    };
+    let expected: Vec<_> = expect["ranks"].as_array().unwrap().iter().map(of).collect();
+    assert_eq!(ranks, expected);
+    let axes = expect["axes"].as_array().unwrap();
+    assert_eq!(told.axes.len(), axes.len());
+    for (axis, expect) in told.axes.iter().zip(axes) {
+        assert_eq!(
+            (axis.bytes, axis.times),
+            (expect["bytes"].as_u64().unwrap(), expect["times"].as_u64().unwrap())
+        );
+        assert_eq!(axis.tier, expect["tier"]);
+    }
+    assert_eq!(serde_json::json!(told.traffic), expect["traffic"]);
+    assert_eq!(serde_json::json!(told.assumptions), expect["assumptions"]);
+
+    let refused = async |change: fn(&mut v1::MapRanksRequest), code, reason| {
+        let mut request = request.clone();
+        change(&mut request);
+        check_refused(daemon.plans().map_ranks(request).await, code, reason);
+    };
+    use Code::{InvalidArgument, NotFound};
+    use Reason::{InvalidRequest, UnknownGpu};
+    refused(|r| r.job.as_mut().unwrap().tp = 3, InvalidArgument, InvalidRequest).await;
+    refused(|r| r.job.as_mut().unwrap().tp = u32::MAX, InvalidArgument, InvalidRequest).await;
+    refused(|r| r.job.as_mut().unwrap().dp = Some(2), InvalidArgument, InvalidRequest).await;
+    refused(|r| r.given[0].axis = 99, InvalidArgument, InvalidRequest).await;
+    refused(|r| r.given[0].axis = 0, InvalidArgument, InvalidRequest).await;
+    refused(|r| r.given.push(r.given[0]), InvalidArgument, InvalidRequest).await;
+    let gone =
+        |r: &mut v1::MapRanksRequest| r.gpus = vec![(&GpuSelector::Uuid("GPU-9".into())).into()];
+    refused(gone, NotFound, UnknownGpu).await;
 }

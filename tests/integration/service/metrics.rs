@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -76,6 +77,8 @@ async fn the_page_is_in_order() {
         "topod_plan_bound_ratio{collective=\"all-reduce\"} 1",
         "topod_collectives_total{collective=\"all-reduce\",outcome=\"ok\"} 2",
         "topod_state_write_errors_total 1",
+        "topod_plans_total{origin=\"new\"} 1",
+        "topod_plans_total{origin=\"repaired\"} 0",
         "topod_warnings 1",
     ] {
         assert!(page.lines().any(|found| found.starts_with(line)), "no {line} in\n{page}");
@@ -110,6 +113,29 @@ async fn by_a_unix_socket() {
     let (ended, _place) = daemon.stop().await;
     ended.unwrap();
     assert!(!socket.exists());
+}
+
+/// As node_exporter's textfile collector takes it: whole at any time, for every user, and gone with the daemon.
+#[tokio::test]
+async fn by_a_file() {
+    let place = Place::new();
+    let file = place.path("topod.prom");
+    record(&place.machine(), &machine(4, 20));
+    let config = Config { metrics_textfile: Some(file.clone()), ..place.config() };
+    let daemon = Daemon::start_with(place, config).await;
+    let generation = |number: u64| {
+        let line = format!("\ntopod_generation {number}\n");
+        let file = file.clone();
+        async move || fs::read_to_string(&file).is_ok_and(|page| page.contains(&line))
+    };
+    until("the first generation in the file", generation(1)).await;
+    daemon.reload(&machine(3, 20)).await;
+    until("the second, at once", generation(2)).await;
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    let (ended, place) = daemon.stop().await;
+    ended.unwrap();
+    assert!(!file.exists() && !place.path("topod.prom.new").exists());
 }
 
 #[test]
@@ -174,22 +200,26 @@ impl Prometheus {
 
     /// Waits until an alert fires.
     async fn fires(&self, name: &str) {
-        let wait = async {
-            loop {
-                let alerts = self.ask("/api/v1/alerts".into()).await;
-                let alerts = alerts.as_ref().and_then(|alerts| alerts["data"]["alerts"].as_array());
-                let firing = |alert: &&Value| {
-                    alert["labels"]["alertname"] == name && alert["state"] == "firing"
-                };
-                if alerts.is_some_and(|alerts| alerts.iter().any(|alert| firing(&alert))) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
+        let firing =
+            |alert: &Value| alert["labels"]["alertname"] == name && alert["state"] == "firing";
+        let fires = async || {
+            let alerts = self.ask("/api/v1/alerts".into()).await;
+            let alerts = alerts.as_ref().and_then(|alerts| alerts["data"]["alerts"].as_array());
+            alerts.is_some_and(|alerts| alerts.iter().any(firing))
         };
-        let limit = crate::daemon::harness::PATIENCE;
-        tokio::time::timeout(limit, wait).await.unwrap_or_else(|_| panic!("{name} never fires"));
+        until(&format!("{name} fires"), fires).await;
     }
+}
+
+/// Asks until it holds: Prometheus tells nobody when it has scraped or judged.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let waited = tokio::time::timeout(crate::daemon::harness::PATIENCE, wait).await;
+    waited.unwrap_or_else(|_| panic!("never seen: {what}"));
 }
 
 impl Drop for Prometheus {
@@ -209,16 +239,11 @@ async fn prometheus_scrapes_alerts_and_draws() {
     daemon.plans().get_plan(v1::GetPlanRequest::default()).await.unwrap();
     report(&daemon, OperationOutcome::Ok, 500).await;
     let prometheus = Prometheus::start(address);
-    let scraped = async {
-        loop {
-            let up = prometheus.query("topod_generation").await;
-            if up.is_some_and(|up| up["data"]["result"].as_array().is_some_and(|r| !r.is_empty())) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+    let scraped = async || {
+        let up = prometheus.query("topod_generation").await;
+        up.is_some_and(|up| up["data"]["result"].as_array().is_some_and(|r| !r.is_empty()))
     };
-    tokio::time::timeout(crate::daemon::harness::PATIENCE, scraped).await.expect("it is scraped");
+    until("the page is scraped", scraped).await;
 
     // What happens between two scrapes.
     report(&daemon, OperationOutcome::Timeout, 1).await;

@@ -42,15 +42,26 @@ fn the_installed_configuration_is_the_default() {
     let settings: Vec<&str> = settings.map(|line| &line[1..]).collect();
     let names: Vec<&str> =
         settings.iter().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
-    for name in ["socket", "rates", "poll_seconds", "events", "metrics", "log", "streams", "listen"]
-    {
+    for name in [
+        "socket",
+        "rates",
+        "poll_seconds",
+        "events",
+        "metrics",
+        "metrics_textfile",
+        "log",
+        "streams",
+        "listen",
+    ] {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
     let without_files: Vec<&str> = settings
         .into_iter()
         .take_while(|line| !line.starts_with("[tcp]"))
         .filter(|line| {
-            !["source", "sysfs_root", "nvml", "state"].iter().any(|name| line.starts_with(name))
+            !["source", "sysfs_root", "nvml", "metrics_textfile", "state"]
+                .iter()
+                .any(|name| line.starts_with(name))
         })
         .collect();
     let (code, error) = check_config(&without_files.join("\n"));
