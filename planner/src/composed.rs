@@ -11,9 +11,11 @@
 //!
 //! With the forest comes a bound that its prices prove; see [`program`].
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::OnceCell;
+use core::cell::{OnceCell, RefCell};
 
 use topology::Fraction;
 
@@ -67,6 +69,10 @@ pub struct Composer {
     mirror: Option<Vec<usize>>,
     /// Trees for shards of equal size, which all-gather and reduce-scatter share where there is a mirror.
     shards: OnceCell<Option<Solution>>,
+    /// Trees from one rank of each kind, once they were asked for; broadcast and reduce share them likewise.
+    from_one: RefCell<BTreeMap<usize, Option<Solution>>>,
+    /// The same for the network turned round, where there is no mirror.
+    turned: OnceCell<Box<Composer>>,
 }
 
 /// Trees with one root beyond which the smallest are dropped.
@@ -84,7 +90,12 @@ impl Composer {
     pub fn new(network: Network) -> Self {
         let symmetry = Symmetry::of(&network);
         let mirror = mirror(&network);
-        Self { network, symmetry, mirror, shards: OnceCell::new() }
+        Self::made(network, symmetry, mirror)
+    }
+
+    fn made(network: Network, symmetry: Symmetry, mirror: Option<Vec<usize>>) -> Self {
+        let (shards, from_one, turned) = (OnceCell::new(), RefCell::default(), OnceCell::new());
+        Self { network, symmetry, mirror, shards, from_one, turned }
     }
 
     /// What it composes on, and what is alike there.
@@ -101,53 +112,90 @@ impl Composer {
     /// All-gather: trees from every rank, of equal weight for each.
     #[must_use]
     pub fn all_gather(&self) -> Option<Composed> {
-        self.equal_shards().map(|solved| solved.spread())
+        self.equal_shards().map(|solved| solved.spread(Served::All))
     }
 
     /// Reduce-scatter: trees towards every rank.
     #[must_use]
     pub fn reduce_scatter(&self) -> Option<Composed> {
         if self.mirror.is_some() {
-            return self.equal_shards()?.gathered();
+            return self.equal_shards()?.gathered(Served::All);
         }
-        let turned = Self {
-            network: self.network.reversed(),
-            symmetry: self.symmetry.clone(),
-            mirror: None,
-            shards: OnceCell::new(),
-        };
-        turned.all_gather().map(Composed::reversed)
+        self.turned().all_gather().map(Composed::reversed)
+    }
+
+    fn turned(&self) -> &Self {
+        self.turned.get_or_init(|| {
+            Box::new(Self::made(self.network.reversed(), self.symmetry.clone(), None))
+        })
+    }
+
+    /// Broadcast: trees from one rank.
+    #[must_use]
+    pub fn broadcast(&self, root: usize) -> Option<Composed> {
+        self.from_one(root, |solved, root| Some(solved.spread(root)))
+    }
+
+    /// Reduce: trees towards one rank.
+    #[must_use]
+    pub fn reduce(&self, root: usize) -> Option<Composed> {
+        if self.mirror.is_some() {
+            return self.from_one(root, |solved, root| solved.gathered(root));
+        }
+        self.turned().broadcast(root).map(Composed::reversed)
+    }
+
+    /// Solves for the representative of the root's kind, and has `make` trees of what was found.
+    fn from_one(
+        &self,
+        root: usize,
+        make: impl Fn(&Solved<'_>, Served) -> Option<Composed>,
+    ) -> Option<Composed> {
+        let &(kind, renaming) = self.symmetry.from.get(root)?;
+        let representative = self.symmetry.representatives[kind];
+        let mut known = self.from_one.borrow_mut();
+        let solution = known.entry(kind).or_insert_with(|| {
+            let alone = Symmetry::none(&self.network);
+            let weights: Vec<u64> =
+                (0..self.network.graph.ranks).map(|v| u64::from(v == representative)).collect();
+            self.solve(Aim::From(representative), &alone, self.cut(&weights))
+        });
+        let solved = Solved { composer: self, solution: solution.as_ref()? };
+        make(&solved, Served::One { representative, renaming })
     }
 
     /// All-reduce: trees towards and from whichever roots serve best; `most` is a rate that is not exceeded.
     #[must_use]
     pub fn all_reduce(&self, most: Fraction) -> Option<Composed> {
         let most = most / Fraction::of(count(self.symmetry.order()), 1);
-        let solution = self.solve(Aim::ReduceAndSpread, Some(most))?;
+        let solution = self.solve(Aim::ReduceAndSpread, &self.symmetry, Some(most))?;
         let solved = Solved { composer: self, solution: &solution };
-        let reduce = solved.forest(&|column| column.up.clone());
-        Some(Composed { reduce: Some(reduce), ..solved.spread() })
+        let reduce = solved.forest(Served::All, &|column| column.up.clone());
+        Some(Composed { reduce: Some(reduce), ..solved.spread(Served::All) })
     }
 
-    /// What each root may spread as far as cuts tell.
-    fn cut(&self) -> Option<Fraction> {
-        let weights = vec![1; self.network.graph.ranks];
-        let ratio = bottleneck(&self.network.graph, &weights).ok()?.ratio;
+    /// What each root of weight 1 may spread as far as cuts tell.
+    fn cut(&self, weights: &[u64]) -> Option<Fraction> {
+        let ratio = bottleneck(&self.network.graph, weights).ok()?.ratio;
         Some(Fraction::ONE / ratio)
     }
 
     fn equal_shards(&self) -> Option<Solved<'_>> {
-        let solution = self.shards.get_or_init(|| self.solve(Aim::EqualShards, self.cut()));
+        let solution = self.shards.get_or_init(|| {
+            let most = self.cut(&vec![1; self.network.graph.ranks]);
+            self.solve(Aim::EqualShards, &self.symmetry, most)
+        });
         Some(Solved { composer: self, solution: solution.as_ref()? })
     }
 
-    fn solve(&self, aim: Aim, enough: Option<Fraction>) -> Option<Solution> {
-        let program = Program::new(&self.network, &self.symmetry, self.mirror.as_deref(), aim);
+    fn solve(&self, aim: Aim, symmetry: &Symmetry, enough: Option<Fraction>) -> Option<Solution> {
+        let program = Program::new(&self.network, symmetry, self.mirror.as_deref(), aim);
         let (program, mixture) = program.solve(enough.map(Fraction::to_f64))?;
         let rounded = Rounded::best(&program, &mixture)?;
         let served = match aim {
             Aim::EqualShards => self.network.graph.ranks,
-            Aim::ReduceAndSpread => self.symmetry.order(),
+            Aim::From(_) => 1,
+            Aim::ReduceAndSpread => symmetry.order(),
         };
         let served = Fraction::of(count(served), 1);
         let cut = enough.map(|rate| (rate, Vec::new()));
@@ -159,6 +207,11 @@ impl Composer {
 }
 
 impl Composed {
+    /// The longest chain of hops of its trees, either way.
+    pub(crate) fn height(&self) -> usize {
+        self.reduce.iter().chain([&self.forest]).map(Forest::height).max().unwrap_or(0)
+    }
+
     /// The same backwards, for the network turned round.
     fn reversed(self) -> Self {
         let back = |e: &FlowEdge| FlowEdge { from: e.to, to: e.from, capacity: e.capacity };
@@ -176,6 +229,15 @@ struct Solution {
     proof: Proof,
 }
 
+/// Whose trees are wanted.
+#[derive(Clone, Copy, Debug)]
+enum Served {
+    /// Those of every rank: all images of those that were solved for.
+    All,
+    /// Those of the rank that a renaming makes of the one that was solved for.
+    One { representative: usize, renaming: usize },
+}
+
 /// A solution with what makes the other trees of it.
 struct Solved<'a> {
     composer: &'a Composer,
@@ -184,16 +246,16 @@ struct Solved<'a> {
 
 impl Solved<'_> {
     /// The trees as they are.
-    fn spread(&self) -> Composed {
-        let forest = self.forest(&|column| column.down.clone());
+    fn spread(&self, served: Served) -> Composed {
+        let forest = self.forest(served, &|column| column.down.clone());
         let Solution { ceiling, proof, .. } = self.solution;
         Composed { forest, reduce: None, ceiling: *ceiling, proof: proof.clone() }
     }
 
     /// The trees in the mirror: towards their roots.
-    fn gathered(&self) -> Option<Composed> {
+    fn gathered(&self, served: Served) -> Option<Composed> {
         let mirror = self.composer.mirror.as_ref()?;
-        let forest = self.forest(&|column| mirrored(&column.down, mirror));
+        let forest = self.forest(served, &|column| mirrored(&column.down, mirror));
         let back = |e: &FlowEdge| FlowEdge { from: mirror[e.to], to: mirror[e.from], ..*e };
         let limits = self.solution.proof.limits.iter().map(back).collect();
         let proof = Proof { algbw: self.solution.proof.algbw, limits };
@@ -201,8 +263,16 @@ impl Solved<'_> {
     }
 
     /// The images of all trees.
-    fn forest(&self, ways: &dyn Fn(&Column) -> Vec<Path>) -> Forest {
+    fn forest(&self, served: Served, ways: &dyn Fn(&Column) -> Vec<Path>) -> Forest {
         let symmetry = &self.composer.symmetry;
+        let renamings = match served {
+            Served::All => &symmetry.elements[..],
+            Served::One { renaming, .. } => &symmetry.elements[renaming..=renaming],
+        };
+        let root_of = |column: &Column| match served {
+            Served::All => symmetry.representatives[column.root],
+            Served::One { representative, .. } => representative,
+        };
         let mut trees = Vec::new();
         for (column, &weight) in self
             .solution
@@ -212,13 +282,13 @@ impl Solved<'_> {
             .filter(|(_, w)| **w > 0)
         {
             let paths = ways(column);
-            for renaming in &symmetry.elements {
+            for renaming in renamings {
                 let edges = paths.iter().map(|path| {
                     let path: Path = path.iter().map(|&node| renaming[node]).collect();
                     let (from, to) = (path[0], path[path.len() - 1]);
                     TreeEdge { from, to, paths: self.composer.network.expand(&path) }
                 });
-                let root = renaming[symmetry.representatives[column.root]];
+                let root = renaming[root_of(column)];
                 trees.push(Tree { root, weight, edges: edges.collect() });
             }
         }
@@ -278,7 +348,7 @@ impl Rounded {
     ) -> Option<Self> {
         let mut weights: Vec<u64> =
             shares.iter().map(|s| to_units(s * float(denominator))).collect();
-        if program.aim == Aim::EqualShards {
+        if program.aim.is_even() {
             for root in 0..program.roots().len() {
                 level(&mut weights, shares, &mixture.columns, root, denominator)?;
             }
@@ -322,7 +392,7 @@ fn shares(program: &Program<'_>, mixture: &Mixture) -> Vec<f64> {
             (0..rates.len()).filter(|&j| root.is_none_or(|r| mixture.columns[j].root == r));
         chosen.map(|j| rates[j]).sum()
     };
-    let equal = program.aim == Aim::EqualShards;
+    let equal = program.aim.is_even();
     let sums: Vec<f64> =
         (0..program.roots().len()).map(|root| sum(equal.then_some(root))).collect();
     rates.iter().enumerate().map(|(j, x)| x / sums[mixture.columns[j].root]).collect()
@@ -379,6 +449,13 @@ mod tests {
             found.forest.algbw
         );
         assert!(found.forest.height() <= height, "{}", found.forest.height());
+        // One root alone is composed for on few ranks: there are no renamings to make it quick.
+        for root in [0, g.ranks - 1].into_iter().filter(|_| g.ranks <= 16) {
+            let most = bound::broadcast(g, root).unwrap().algbw;
+            rooted(g, &composer.broadcast(root).unwrap(), false, (root, most), percent);
+            let most = bound::reduce(g, root).unwrap().algbw;
+            rooted(g, &composer.reduce(root).unwrap(), true, (root, most), percent);
+        }
         let most = bound::all_reduce(g).unwrap().algbw;
         let found = composer.all_reduce(most).unwrap();
         certify_reduction(g, &found, most);
@@ -389,6 +466,22 @@ mod tests {
             "{} of {most}",
             found.forest.algbw
         );
+    }
+
+    /// Trees of one root alone, near what cuts allow it.
+    #[track_caller]
+    fn rooted(
+        g: &FlowGraph,
+        found: &Composed,
+        towards: bool,
+        (root, most): (usize, Fraction),
+        percent: u64,
+    ) {
+        certify(g, &found.forest, towards);
+        assert!(found.forest.trees.iter().all(|tree| tree.root == root));
+        assert!(found.forest.algbw <= found.ceiling && found.ceiling <= most);
+        let least = most * Fraction::of(percent.min(99), 100);
+        assert!(found.forest.algbw >= least, "{} of {most}", found.forest.algbw);
     }
 
     fn certify_reduction(g: &FlowGraph, found: &Composed, most: Fraction) {

@@ -59,6 +59,11 @@ impl Symmetry {
         Self::from_elements(network, best)
     }
 
+    /// No renaming but the identity.
+    pub(crate) fn none(network: &Network) -> Self {
+        Self::from_elements(network, vec![(0..network.graph.nodes).collect()])
+    }
+
     fn attempt(network: &Network, orders: &[usize], turn: usize) -> Vec<Vec<usize>> {
         let mut elements: Vec<Vec<usize>> = vec![(0..network.graph.nodes).collect()];
         let ranks = network.graph.ranks;

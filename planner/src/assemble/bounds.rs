@@ -24,6 +24,9 @@ const MOST_ROOTS: usize = 8;
 /// and of several, whose roots are mostly alike; beyond it for rank 0 alone.
 const MOST_ROOTS_OF_HOSTS: usize = 16;
 
+/// Links for each rank of a network without likeness up to which its trees are composed at once.
+const FEW_LINKS: usize = 4;
+
 /// The roots that a broadcast or reduce is planned for.
 pub(super) fn roots(model: &Model) -> core::ops::Range<usize> {
     let several = model.hosts.last() != model.hosts.first();
@@ -78,24 +81,39 @@ impl<'a> Prover<'a> {
         self.model
     }
 
-    /// What composes on the model's network, on several hosts.
-    pub(crate) fn composer(&self) -> Option<&Composer> {
-        let several = self.model.hosts.iter().any(|host| *host != self.model.hosts[0]);
-        several.then(|| self.composer.get_or_init(|| Composer::new(self.model.network())))
+    /// What composes on the model's network.
+    pub(crate) fn composer(&self) -> &Composer {
+        self.composer.get_or_init(|| Composer::new(self.model.network()))
     }
 
-    /// Composed trees, on several hosts; what they prove is kept.
+    /// Whether ranks are on several hosts, where composed trees prove more than cuts do.
+    pub(super) fn on_several_hosts(&self) -> bool {
+        self.model.hosts.iter().any(|host| *host != self.model.hosts[0])
+    }
+
+    /// Whether composing is quick: where one tree stands for several, or links are few.
+    pub(super) fn composes_quickly(&self) -> bool {
+        let composer = self.composer();
+        let ranks = self.model.ranks();
+        let links = composer.network().0.graph.edges.len();
+        self.on_several_hosts() || composer.order() > 1 || links <= FEW_LINKS * ranks
+    }
+
+    /// Composed trees; what they prove is kept, on several hosts.
     pub(crate) fn composed(&mut self, collective: Collective) -> Option<Composed> {
         let composed = match collective {
-            Collective::AllGather => self.composer()?.all_gather()?,
-            Collective::ReduceScatter => self.composer()?.reduce_scatter()?,
+            Collective::AllGather => self.composer().all_gather()?,
+            Collective::ReduceScatter => self.composer().reduce_scatter()?,
             Collective::AllReduce => {
-                self.composer()?.all_reduce(self.cuts(collective)?.ok()?.algbw)?
+                self.composer().all_reduce(self.cuts(collective)?.ok()?.algbw)?
             }
             _ => return None,
         };
+        if !self.on_several_hosts() {
+            return Some(composed);
+        }
         let graph = self.model.bound_graph();
-        let network = self.composer()?.network().0;
+        let network = self.composer().network().0;
         let narrow = composed.proof.limits.iter().flat_map(|e| network.narrowest(graph, e));
         let proof = Proof { limits: narrow.collect(), ..composed.proof };
         self.proofs.insert(collective, proof);
@@ -104,7 +122,7 @@ impl<'a> Prover<'a> {
 
     /// What limits a collective: the slowest of the [`roots`] for broadcast and reduce, rank 0 for gather and scatter.
     pub(crate) fn limit(&mut self, collective: Collective) -> Result<Limit, BoundError> {
-        if !self.proofs.contains_key(&collective) {
+        if self.on_several_hosts() && !self.proofs.contains_key(&collective) {
             self.composed(collective);
         }
         self.by_cuts(collective, self.proofs.get(&collective))
@@ -117,7 +135,7 @@ impl<'a> Prover<'a> {
         known: Fraction,
     ) -> Result<Option<Limit>, BoundError> {
         let by_cuts = self.by_cuts(collective, None)?;
-        if by_cuts.algbw <= known || self.composer().is_none() {
+        if by_cuts.algbw <= known || !self.on_several_hosts() {
             return Ok(Some(by_cuts).filter(|limit| limit.algbw > known));
         }
         Ok(Some(self.limit(collective)?).filter(|limit| limit.algbw > known))
@@ -140,6 +158,16 @@ impl<'a> Prover<'a> {
             return Ok(Limit { algbw: proof.algbw, cuts, edges: proof.limits.clone() });
         }
         Ok(Limit { algbw: found.algbw, cuts: found.cuts, edges: Vec::new() })
+    }
+
+    /// Whether a rate comes within a hundredth of what cuts allow a broadcast from `root`, or a reduce to it.
+    pub(super) fn is_near(&self, collective: Collective, root: usize, algbw: Fraction) -> bool {
+        let of_root = match collective {
+            Collective::Reduce => bound::reduce,
+            _ => bound::broadcast,
+        };
+        let bound = of_root(self.model.bound_graph(), root);
+        bound.is_ok_and(|bound| super::near(algbw, bound.algbw))
     }
 
     /// What cuts of [`Model::bound_graph`] alone say; `None` for all-to-all, of which they do not tell enough.

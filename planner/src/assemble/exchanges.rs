@@ -86,12 +86,8 @@ fn all_to_all(prover: &Prover<'_>) -> (Result<Limit, BoundError>, Option<Vec<Pai
 
 /// Calls `work` with the model's network and its symmetries.
 fn on_network<T>(prover: &Prover<'_>, work: impl Fn(&Network, &Symmetry) -> T) -> T {
-    if let Some(composer) = prover.composer() {
-        let (network, symmetry) = composer.network();
-        return work(network, symmetry);
-    }
-    let network = prover.model().network();
-    work(&network, &Symmetry::of(&network))
+    let (network, symmetry) = prover.composer().network();
+    work(network, symmetry)
 }
 
 fn limit_of(model: &Model, network: &Network, bound: &AllToAllBound) -> Limit {

@@ -1,6 +1,5 @@
-//! Forests for the plan: composed by symmetry where that reaches the bound, searched for where it does not.
+//! Forests for the plan: composed where that comes near the best and its trees are low, searched for else; the better is taken.
 
-use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -12,11 +11,17 @@ use crate::composed::Composed;
 use crate::forest::{Forest, ForestError, ForestOptions, Forests};
 use crate::model::Model;
 use crate::network::Network;
+use crate::splitting::Reduction;
 use crate::symmetry::Symmetry;
-use crate::weighted;
+use crate::weighted::{self, AllReduceForest};
 
-/// Budget of flows for trees where rings are the best already.
-const STEPS_BESIDE_RINGS: u64 = 100;
+/// Budget of flows for trees where rings or composed trees are the best already.
+const STEPS_BESIDE: u64 = 100;
+/// Height of composed trees at which no lower ones are looked for. Where switches join the GPUs none are looked for at any height: on
+/// recorded machines a search takes many times as long there, and finds trees that are one hop lower on three boards and higher on most.
+const LOW: usize = 3;
+/// Ranks up to which trees are composed for one root alone, which no likeness makes quick.
+const MOST_RANKS_OF_ROOT: usize = 32;
 
 /// Channels of forests, one collective after the other.
 pub(super) struct ForestChannels<'a> {
@@ -25,15 +30,19 @@ pub(super) struct ForestChannels<'a> {
     searched: Forests<'a>,
     /// Which roots are alike on the graph that is searched.
     kinds: Option<Symmetry>,
-    /// What was composed but is not near the best.
-    short: BTreeMap<Collective, Composed>,
+}
+
+/// Trees that were searched for.
+enum Found {
+    Shards(Forest),
+    AllReduce(AllReduceForest),
 }
 
 impl<'a> ForestChannels<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
         let prover = Prover::new(model);
         let searched = Forests::new(&model.graph, ForestOptions::default());
-        Self { model, prover, searched, kinds: None, short: BTreeMap::new() }
+        Self { model, prover, searched, kinds: None }
     }
 
     /// Channels for a collective; `None` where rings suffice and no trees were found beside them in short. `rings_suffice` is asked only
@@ -43,93 +52,162 @@ impl<'a> ForestChannels<'a> {
         collective: Collective,
         rings_suffice: impl Fn(&Prover<'_>) -> bool,
     ) -> Result<Option<Vec<Channel>>, ForestError> {
-        if let Some(channels) = self.composed(collective) {
-            return Ok(Some(channels));
+        if collective.has_root() {
+            return self.rooted(collective, rings_suffice);
         }
-        // Where rings reach the bound, trees are for latency only, and worth less of a search.
-        let thorough = !rings_suffice(&self.prover);
+        let quick = self.prover.composes_quickly();
+        let mut composed = quick.then(|| self.prover.composed(collective)).flatten();
+        if let Some(composed) = &composed
+            && self.suffices(composed)
+        {
+            return Ok(Some(channels_of(self.model, composed)));
+        }
+        let thorough = self.search_beside(composed.as_ref(), rings_suffice);
+        let found = self.search(collective);
+        if !quick && thorough && !found.as_ref().is_ok_and(|f| self.is_near(collective, f)) {
+            composed = self.prover.composed(collective);
+        }
+        match (found, composed) {
+            (found, Some(composed)) => Ok(Some(self.better(found, &composed))),
+            (Ok(found), None) => Ok(Some(self.channels_of_found(&found))),
+            (Err(_), None) if !thorough => Ok(None),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Whether composed trees are taken without a look for others, which takes long where switches have to be split.
+    fn suffices(&self, composed: &Composed) -> bool {
+        let switched = || {
+            let graph = Reduction::new(&self.model.graph).graph;
+            graph.edges.iter().any(|edge| edge.from >= graph.ranks)
+        };
+        composed.is_near()
+            && (self.prover.on_several_hosts() || composed.height() <= LOW || switched())
+    }
+
+    /// Whether trees come within a hundredth of what cuts allow.
+    fn is_near(&self, collective: Collective, found: &Found) -> bool {
+        let bound = self.prover.cuts(collective);
+        matches!(bound, Some(Ok(bound)) if super::near(found.algbw(), bound.algbw))
+    }
+
+    /// Sets how hard to search. Where rings reach the bound, trees are for latency only, and where composed trees do, only lower ones are
+    /// of interest: worth less of a search.
+    fn search_beside(
+        &mut self,
+        composed: Option<&Composed>,
+        rings_suffice: impl Fn(&Prover<'_>) -> bool,
+    ) -> bool {
+        let thorough = !composed.is_some_and(Composed::is_near) && !rings_suffice(&self.prover);
         let options = ForestOptions::default();
-        let steps = if thorough { options.steps } else { STEPS_BESIDE_RINGS };
+        let steps = if thorough { options.steps } else { STEPS_BESIDE };
         self.searched.set_options(ForestOptions { steps, thorough, ..options });
-        let found = match collective {
-            Collective::AllReduce => self.all_reduce(),
-            Collective::Broadcast | Collective::Reduce => self.rooted(collective),
-            _ => self.shards(collective),
-        };
-        match found {
-            Err(_) if !thorough => Ok(None),
-            found => found.map(Some),
-        }
+        thorough
     }
 
-    /// Composes, and keeps what was found for comparison where it is not near the best forest.
-    fn composed(&mut self, collective: Collective) -> Option<Vec<Channel>> {
-        let composed = self.prover.composed(collective)?;
-        if composed.is_near() {
-            return Some(channels_of(self.model, &composed));
-        }
-        self.short.insert(collective, composed);
-        None
-    }
-
-    /// The better of what was composed and what was found.
-    fn better(
-        &self,
-        collective: Collective,
-        found: Result<(Fraction, Vec<Channel>), ForestError>,
-    ) -> Result<Vec<Channel>, ForestError> {
-        match (found, self.short.get(&collective)) {
-            (Ok((algbw, channels)), Some(short)) if short.forest.algbw < algbw => Ok(channels),
-            (_, Some(short)) => Ok(channels_of(self.model, short)),
-            (found, None) => found.map(|(_, channels)| channels),
-        }
-    }
-
-    fn shards(&mut self, collective: Collective) -> Result<Vec<Channel>, ForestError> {
+    fn search(&mut self, collective: Collective) -> Result<Found, ForestError> {
         let equal = vec![1; self.model.ranks()];
-        let found = if collective == Collective::AllGather {
-            self.searched.spread(&equal, Fraction::ZERO)
-        } else {
-            self.searched.collect(&equal, Fraction::ZERO)
-        };
-        let channels = |f: Forest| (f.algbw, channels::forest(self.model, Ground::Usable, &f));
-        self.better(collective, found.map(channels))
+        Ok(match collective {
+            Collective::AllReduce => {
+                Found::AllReduce(weighted::all_reduce_from(&mut self.searched)?)
+            }
+            Collective::AllGather => Found::Shards(self.searched.spread(&equal, Fraction::ZERO)?),
+            _ => Found::Shards(self.searched.collect(&equal, Fraction::ZERO)?),
+        })
     }
 
-    fn all_reduce(&mut self) -> Result<Vec<Channel>, ForestError> {
-        let found = weighted::all_reduce_from(&mut self.searched).map(|f| {
-            let ground = Ground::Usable;
-            (f.algbw, channels::all_reduce_forest(self.model, ground, &f.reduce, &f.spread))
-        });
-        self.better(Collective::AllReduce, found)
-    }
-
-    /// Searches for one root of each kind; the others' trees are its renamed.
-    fn rooted(&mut self, collective: Collective) -> Result<Vec<Channel>, ForestError> {
-        let model = self.model;
-        let graph = &model.graph;
-        let symmetry = self.kinds.get_or_insert_with(|| Symmetry::of(&Network::unfolded(graph)));
-        let mut found: Vec<Option<Forest>> = vec![None; symmetry.representatives.len()];
-        let mut all = Vec::new();
-        for root in bounds::roots(model) {
-            let (kind, renaming) = symmetry.from[root];
-            let forest = match &mut found[kind] {
-                Some(known) => known,
-                unknown => {
-                    let first = symmetry.representatives[kind];
-                    let weights: Vec<u64> =
-                        (0..graph.ranks).map(|v| u64::from(v == first)).collect();
-                    unknown.insert(if collective == Collective::Reduce {
-                        self.searched.collect(&weights, Fraction::ZERO)?
-                    } else {
-                        self.searched.spread(&weights, Fraction::ZERO)?
-                    })
-                }
-            };
-            let renamed = symmetry.renamed(forest, renaming);
-            all.extend(channels::forest(model, Ground::Usable, &renamed));
+    /// The better of what was found and what was composed.
+    fn better(&self, found: Result<Found, ForestError>, composed: &Composed) -> Vec<Channel> {
+        match found {
+            Ok(found) if found.is_better_than(composed) => self.channels_of_found(&found),
+            _ => channels_of(self.model, composed),
         }
-        Ok(all)
+    }
+
+    fn channels_of_found(&self, found: &Found) -> Vec<Channel> {
+        match found {
+            Found::Shards(forest) => channels::forest(self.model, Ground::Usable, forest),
+            Found::AllReduce(both) => {
+                let ground = Ground::Usable;
+                channels::all_reduce_forest(self.model, ground, &both.reduce, &both.spread)
+            }
+        }
+    }
+
+    /// Trees from or to every root there is a plan for: searched for, and composed where those that were found fall short.
+    fn rooted(
+        &mut self,
+        collective: Collective,
+        rings_suffice: impl Fn(&Prover<'_>) -> bool,
+    ) -> Result<Option<Vec<Channel>>, ForestError> {
+        let thorough = self.search_beside(None, rings_suffice);
+        let mut all = Vec::new();
+        for root in bounds::roots(self.model) {
+            let found = self.search_rooted(collective, root);
+            if let Ok(forest) = &found
+                && self.prover.is_near(collective, root, forest.algbw)
+            {
+                all.extend(channels::forest(self.model, Ground::Usable, forest));
+                continue;
+            }
+            let composed = match collective {
+                _ if self.model.ranks() > MOST_RANKS_OF_ROOT => None,
+                Collective::Reduce => self.prover.composer().reduce(root),
+                _ => self.prover.composer().broadcast(root),
+            };
+            match (found.map(Found::Shards), composed) {
+                (found, Some(composed)) => all.extend(self.better(found, &composed)),
+                (Ok(found), None) => all.extend(self.channels_of_found(&found)),
+                (Err(_), None) if !thorough => return Ok(None),
+                (Err(error), None) => return Err(error),
+            }
+        }
+        Ok(Some(all))
+    }
+
+    /// Searches for one root of each kind, once; the others' trees are its renamed.
+    fn search_rooted(
+        &mut self,
+        collective: Collective,
+        root: usize,
+    ) -> Result<Forest, ForestError> {
+        let graph = &self.model.graph;
+        let symmetry = self.kinds.get_or_insert_with(|| Symmetry::of(&Network::unfolded(graph)));
+        let (kind, renaming) = symmetry.from[root];
+        let first = symmetry.representatives[kind];
+        let weights: Vec<u64> = (0..graph.ranks).map(|v| u64::from(v == first)).collect();
+        let forest = if collective == Collective::Reduce {
+            self.searched.collect(&weights, Fraction::ZERO)?
+        } else {
+            self.searched.spread(&weights, Fraction::ZERO)?
+        };
+        Ok(symmetry.renamed(&forest, renaming))
+    }
+}
+
+impl Found {
+    fn algbw(&self) -> Fraction {
+        match self {
+            Self::Shards(forest) => forest.algbw,
+            Self::AllReduce(both) => both.algbw,
+        }
+    }
+
+    /// Where composed trees are near the best, lower ones near theirs are better, then fewer; else what moves more.
+    fn is_better_than(&self, composed: &Composed) -> bool {
+        let theirs = composed.forest.algbw;
+        if !composed.is_near() {
+            return self.algbw() > theirs;
+        }
+        let part = Fraction::of(99, 100);
+        let (height, trees) = match self {
+            Self::Shards(forest) => (forest.height(), forest.channels()),
+            Self::AllReduce(both) => {
+                (both.reduce.height().max(both.spread.height()), both.spread.channels())
+            }
+        };
+        self.algbw() >= composed.ceiling.max(theirs) * part
+            && (height, trees) < (composed.height(), composed.forest.channels())
     }
 }
 

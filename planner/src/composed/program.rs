@@ -40,8 +40,17 @@ use crate::units::{float, simple_multiples, to_units};
 pub(super) enum Aim {
     /// Every root spreads as much as any other.
     EqualShards,
+    /// One rank alone spreads. Only without renamings.
+    From(usize),
     /// Data is reduced to a root and spread from it; what all roots do together counts.
     ReduceAndSpread,
+}
+
+impl Aim {
+    /// Whether each root has to spread what the others do, rather than all together as much as they can.
+    pub(super) fn is_even(self) -> bool {
+        self != Self::ReduceAndSpread
+    }
 }
 
 /// A hop with the nodes it passes, both ends among them.
@@ -79,6 +88,7 @@ pub(super) struct Program<'a> {
     /// Turns ways round, where reducing mirrors spreading.
     pub(super) mirror: Option<&'a [usize]>,
     pub(super) aim: Aim,
+    roots: Vec<usize>,
     adjacency: Adjacency,
     orbit_of: Vec<usize>,
     /// How many pools of an orbit the images of one use of it are spread over, and what each has.
@@ -121,11 +131,16 @@ impl<'a> Program<'a> {
         }
         let inverses = symmetry.elements.iter().map(|element| inverse(element)).collect();
         let adjacency = Adjacency::new(&network.graph);
+        let roots = match aim {
+            Aim::From(root) => vec![root],
+            Aim::EqualShards | Aim::ReduceAndSpread => symmetry.representatives.clone(),
+        };
         Self {
             network,
             symmetry,
             mirror,
             aim,
+            roots,
             adjacency,
             orbit_of,
             orbits,
@@ -136,9 +151,9 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// One rank of each orbit.
+    /// One rank of each orbit, or the one that spreads.
     pub(super) fn roots(&self) -> &[usize] {
-        &self.symmetry.representatives
+        &self.roots
     }
 
     /// Capacity and use of each orbit's pools by these whole numbers of trees.
@@ -208,14 +223,14 @@ impl<'a> Program<'a> {
     /// Rows of pools, then of roots; the columns known. With `rate` given the program asks for the lowest trees of that rate.
     fn program(&self, scale: f64, rate: Option<f64>) -> LinearProgram {
         let pools = self.orbits.iter().map(|o| (Relation::Le, float(o.1) / scale));
-        let roots = match (self.aim, rate) {
-            (Aim::EqualShards, None) => vec![(Relation::Le, 0.0); self.roots().len()],
-            (Aim::EqualShards, Some(rate)) => vec![(Relation::Ge, rate); self.roots().len()],
-            (_, None) => Vec::new(),
-            (_, Some(rate)) => vec![(Relation::Ge, rate)],
+        let roots = match (self.aim.is_even(), rate) {
+            (true, None) => vec![(Relation::Le, 0.0); self.roots().len()],
+            (true, Some(rate)) => vec![(Relation::Ge, rate); self.roots().len()],
+            (false, None) => Vec::new(),
+            (false, Some(rate)) => vec![(Relation::Ge, rate)],
         };
         let mut lp = LinearProgram::new(pools.chain(roots));
-        if self.aim == Aim::EqualShards && rate.is_none() {
+        if self.aim.is_even() && rate.is_none() {
             let first = self.orbits.len();
             lp.add_column(1.0, (0..self.roots().len()).map(|i| (first + i, 1.0)));
         }
@@ -229,11 +244,11 @@ impl<'a> Program<'a> {
         let used = column.usage.iter().map(|&(orbit, times)| (orbit, float(times)));
         let first = self.orbits.len();
         let height = float(count(column.height));
-        let (profit, root) = match (self.aim, low) {
-            (Aim::EqualShards, false) => (0.0, Some((first + column.root, -1.0))),
-            (Aim::EqualShards, true) => (-height, Some((first + column.root, 1.0))),
-            (_, false) => (1.0, None),
-            (_, true) => (-height, Some((first, 1.0))),
+        let (profit, root) = match (self.aim.is_even(), low) {
+            (true, false) => (0.0, Some((first + column.root, -1.0))),
+            (true, true) => (-height, Some((first + column.root, 1.0))),
+            (false, false) => (1.0, None),
+            (false, true) => (-height, Some((first, 1.0))),
         };
         lp.add_column(profit, used.chain(root));
     }
@@ -252,10 +267,10 @@ impl<'a> Program<'a> {
         let mut all = true;
         let mut least = Vec::with_capacity(self.roots().len());
         for i in 0..self.roots().len() {
-            let worth = match (self.aim, roots) {
-                (_, None) => f64::INFINITY,
-                (Aim::EqualShards, Some(roots)) => -roots[i],
-                (_, Some(_)) => 1.0,
+            let worth = match roots {
+                None => f64::INFINITY,
+                Some(roots) if self.aim.is_even() => -roots[i],
+                Some(_) => 1.0,
             };
             let cost = |column: &Column| -> f64 {
                 column.usage.iter().map(|&(orbit, times)| links[orbit] * float(times)).sum()
@@ -294,7 +309,7 @@ impl<'a> Program<'a> {
             sum.checked_add(i128::from(y).checked_mul(i128::from(o.1))?)
         });
         let (trees, any) = match self.aim {
-            Aim::EqualShards => {
+            Aim::EqualShards | Aim::From(_) => {
                 let all = least.iter().map(|&c| i128::from(c)).sum();
                 (all, all)
             }
