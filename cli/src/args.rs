@@ -681,4 +681,5 @@ pub(crate) enum Placement {
 pub(crate) enum LinkKind {
     Shm,
     Tcp,
+    Verbs,
 }

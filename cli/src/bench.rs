@@ -222,6 +222,7 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         transport: match args.transport {
             LinkKind::Shm => job::Link::Shm,
             LinkKind::Tcp => job::Link::Tcp,
+            LinkKind::Verbs => job::Link::Verbs,
         },
         timeout_s: args.timeout,
         min_time_ms: args.min_time,

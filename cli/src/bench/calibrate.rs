@@ -67,10 +67,12 @@ const MOST_TIME_MS: u32 = 36_000;
 /// Least part, by which small sizes at least are measured.
 const LEAST_TIME_MS: u32 = 300;
 
-pub(super) fn link(kind: LinkKind) -> HostLink {
+/// What calibrations call a link; they hold those within a host alone.
+pub(super) fn link(kind: LinkKind) -> Option<HostLink> {
     match kind {
-        LinkKind::Shm => HostLink::Shm,
-        LinkKind::Tcp => HostLink::Tcp,
+        LinkKind::Shm => Some(HostLink::Shm),
+        LinkKind::Tcp => Some(HostLink::Tcp),
+        LinkKind::Verbs => None,
     }
 }
 
@@ -85,6 +87,8 @@ pub(super) fn run(args: &BenchArgs, path: &Path) -> Result<Exit, Failure> {
     if args.ranks < 2 {
         return Err(Failure::usage("one rank has no link to calibrate"));
     }
+    let kind = link(args.transport)
+        .ok_or_else(|| Failure::usage("links between hosts are not calibrated: use shm or tcp"))?;
     let not_written = |error| Failure::usage(format!("{}: {error}", path.display()));
     // Beside the file, so that it takes its place in one step; and before anything is measured, so that nothing is for nothing.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -110,7 +114,7 @@ pub(super) fn run(args: &BenchArgs, path: &Path) -> Result<Exit, Failure> {
         (all_ms / u32::try_from(parts).unwrap_or(u32::MAX)).max(LEAST_TIME_MS)
     };
     let (link_ms, most_ms) = (each(LINK_TIME_MS, passes), each(MOST_TIME_MS, jobs * passes));
-    let measuring = Measuring { args, passes, link_ms, most_ms };
+    let measuring = Measuring { args, kind, passes, link_ms, most_ms };
     let mut fit = measuring.links(&pair)?;
     if let Some(four) = four {
         fit.shared.push(measuring.shared(&four)?);
@@ -160,6 +164,7 @@ fn median_ns(measured: &job::Measured) -> f64 {
 /// What all measurements have in common.
 struct Measuring<'a> {
     args: &'a BenchArgs,
+    kind: HostLink,
     passes: usize,
     /// For each pass over links.
     link_ms: u32,
@@ -220,7 +225,7 @@ impl Measuring<'_> {
             exchange_ns,
         };
         let points = there_and_back.into_iter().zip(exchange).map(point).collect();
-        calibrated::link(link(self.args.transport), points)
+        calibrated::link(self.kind, points)
             .ok_or_else(|| Failure::internal(
                 "the times measured over the link make no line: it takes cores on which nothing else runs",
             ))

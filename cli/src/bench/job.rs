@@ -41,6 +41,7 @@ pub(crate) struct Job {
 pub(crate) enum Link {
     Shm,
     Tcp,
+    Verbs,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -77,6 +77,7 @@ pub(crate) fn measure(
         transport: match job.transport {
             Link::Shm => Transport::Shm,
             Link::Tcp => Transport::Tcp,
+            Link::Verbs => Transport::Verbs,
         },
         paths: if job.by_plan { Paths::Plan } else { Paths::Auto },
         pin: job.pin,

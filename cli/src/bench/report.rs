@@ -131,6 +131,7 @@ impl Report {
             transport: match args.transport {
                 LinkKind::Shm => "shm",
                 LinkKind::Tcp => "tcp",
+                LinkKind::Verbs => "verbs",
             },
             element: args.element.to_string(),
             op: args.op.to_string(),
@@ -313,7 +314,7 @@ fn calibrated_us(
     let collective = args.collective;
     let load = load(plan, collective, bytes)?;
     let algorithm = algorithm(plan, collective, bytes)?;
-    let link = super::calibrate::link(args.transport);
+    let link = super::calibrate::link(args.transport)?;
     let ranks = plan.ranks.len();
     let ns = calibrated::predict_ns(calibration, link, collective, algorithm, ranks, load, bytes)?;
     Some(ns / 1e3)
