@@ -9,7 +9,7 @@ use std::fs;
 type Body = fn(&[u8]);
 
 /// Targets with the functions they are made of.
-const TARGETS: [(&str, Body); 17] = [
+const TARGETS: [(&str, Body); 19] = [
     ("any", topology::formats::fuzz::any),
     ("archive", daemon::recorded::fuzz_archive),
     ("fabric", topology::fabric::fuzz::fabric),
@@ -19,8 +19,10 @@ const TARGETS: [(&str, Body); 17] = [
     ("msccl", topology::msccl::fuzz),
     ("nccl_conf", topology::nccl_conf::fuzz),
     ("nccl_graph", topology::nccl_graph::fuzz),
+    ("nccl_log", topology::nccl_log::fuzz),
     ("nccl_map", topology::nccl_topo::fuzz_map),
     ("nccl_topology_xml", topology::formats::fuzz::nccl_topology_xml),
+    ("nccl_tuner", topology::nccl_tuner::fuzz),
     ("nvidia_smi_xml", topology::formats::fuzz::nvidia_smi_xml),
     ("plan_json", topology::formats::plan_json::fuzz),
     ("probe_files", |bytes| daemon::probe::fuzz_probe_files(&String::from_utf8_lossy(bytes))),
