@@ -587,7 +587,7 @@ pub(crate) struct BenchArgs {
     )]
     pub(crate) collective: Collective,
     /// Instead: measure this host's links and the plan's algorithms on them, and write the figures here, for --predict and
-    /// `topoctl plan --rates measured`. Takes some 40 seconds; pin the ranks and let nothing else run.
+    /// `topoctl plan --rates measured`. Takes up to a minute; pin the ranks and let nothing else run.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["peer", "svg", "rendezvous", "algorithm", "cold"])]
     pub(crate) calibrate: Option<PathBuf>,
     /// With --calibrate: these collectives alone.

@@ -72,7 +72,7 @@ pub struct Composer {
     /// Trees from one rank of each kind, once they were asked for; broadcast and reduce share them likewise.
     from_one: RefCell<BTreeMap<usize, Option<Solution>>>,
     /// The same for the network turned round, where there is no mirror.
-    turned: OnceCell<Box<Composer>>,
+    turned: OnceCell<Box<Self>>,
 }
 
 /// Trees with one root beyond which the smallest are dropped.
@@ -133,20 +133,20 @@ impl Composer {
     /// Broadcast: trees from one rank.
     #[must_use]
     pub fn broadcast(&self, root: usize) -> Option<Composed> {
-        self.from_one(root, |solved, root| Some(solved.spread(root)))
+        self.serve(root, |solved, root| Some(solved.spread(root)))
     }
 
     /// Reduce: trees towards one rank.
     #[must_use]
     pub fn reduce(&self, root: usize) -> Option<Composed> {
         if self.mirror.is_some() {
-            return self.from_one(root, |solved, root| solved.gathered(root));
+            return self.serve(root, |solved, root| solved.gathered(root));
         }
         self.turned().broadcast(root).map(Composed::reversed)
     }
 
     /// Solves for the representative of the root's kind, and has `make` trees of what was found.
-    fn from_one(
+    fn serve(
         &self,
         root: usize,
         make: impl Fn(&Solved<'_>, Served) -> Option<Composed>,

@@ -255,7 +255,11 @@ fn named<T: Copy>(names: &[(&str, T)], what: &str, text: &str) -> Result<T, Stri
 /// Body of the fuzz target: any bytes are read or refused, and what was read survives a round trip.
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(rows) = read(bytes) {
-        assert_eq!(read(write(&rows).as_bytes()).as_ref(), Ok(&rows), "a written file is read back");
+        assert_eq!(
+            read(write(&rows).as_bytes()).as_ref(),
+            Ok(&rows),
+            "a written file is read back"
+        );
     }
 }
 

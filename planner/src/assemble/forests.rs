@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::network::Network;
 use crate::splitting::Reduction;
 use crate::symmetry::Symmetry;
-use crate::weighted::{self, AllReduceForest};
+use crate::weighted;
 
 /// Budget of flows for trees where rings or composed trees are the best already.
 const STEPS_BESIDE: u64 = 100;
@@ -33,9 +33,12 @@ pub(super) struct ForestChannels<'a> {
 }
 
 /// Trees that were searched for.
-enum Found {
-    Shards(Forest),
-    AllReduce(AllReduceForest),
+struct Found {
+    forest: Forest,
+    /// The ways up, tree by tree, where data is reduced first.
+    reduce: Option<Forest>,
+    /// Total data per second, where both run at once.
+    algbw: Fraction,
 }
 
 impl<'a> ForestChannels<'a> {
@@ -88,7 +91,7 @@ impl<'a> ForestChannels<'a> {
     /// Whether trees come within a hundredth of what cuts allow.
     fn is_near(&self, collective: Collective, found: &Found) -> bool {
         let bound = self.prover.cuts(collective);
-        matches!(bound, Some(Ok(bound)) if super::near(found.algbw(), bound.algbw))
+        matches!(bound, Some(Ok(bound)) if super::near(found.algbw, bound.algbw))
     }
 
     /// Sets how hard to search. Where rings reach the bound, trees are for latency only, and where composed trees do, only lower ones are
@@ -107,13 +110,16 @@ impl<'a> ForestChannels<'a> {
 
     fn search(&mut self, collective: Collective) -> Result<Found, ForestError> {
         let equal = vec![1; self.model.ranks()];
-        Ok(match collective {
+        match collective {
             Collective::AllReduce => {
-                Found::AllReduce(weighted::all_reduce_from(&mut self.searched)?)
+                let both = weighted::all_reduce_from(&mut self.searched)?;
+                Ok(Found { forest: both.spread, reduce: Some(both.reduce), algbw: both.algbw })
             }
-            Collective::AllGather => Found::Shards(self.searched.spread(&equal, Fraction::ZERO)?),
-            _ => Found::Shards(self.searched.collect(&equal, Fraction::ZERO)?),
-        })
+            Collective::AllGather => {
+                self.searched.spread(&equal, Fraction::ZERO).map(Found::of_shards)
+            }
+            _ => self.searched.collect(&equal, Fraction::ZERO).map(Found::of_shards),
+        }
     }
 
     /// The better of what was found and what was composed.
@@ -125,12 +131,10 @@ impl<'a> ForestChannels<'a> {
     }
 
     fn channels_of_found(&self, found: &Found) -> Vec<Channel> {
-        match found {
-            Found::Shards(forest) => channels::forest(self.model, Ground::Usable, forest),
-            Found::AllReduce(both) => {
-                let ground = Ground::Usable;
-                channels::all_reduce_forest(self.model, ground, &both.reduce, &both.spread)
-            }
+        let ground = Ground::Usable;
+        match &found.reduce {
+            Some(reduce) => channels::all_reduce_forest(self.model, ground, reduce, &found.forest),
+            None => channels::forest(self.model, ground, &found.forest),
         }
     }
 
@@ -155,7 +159,7 @@ impl<'a> ForestChannels<'a> {
                 Collective::Reduce => self.prover.composer().reduce(root),
                 _ => self.prover.composer().broadcast(root),
             };
-            match (found.map(Found::Shards), composed) {
+            match (found.map(Found::of_shards), composed) {
                 (found, Some(composed)) => all.extend(self.better(found, &composed)),
                 (Ok(found), None) => all.extend(self.channels_of_found(&found)),
                 (Err(_), None) if !thorough => return Ok(None),
@@ -186,28 +190,22 @@ impl<'a> ForestChannels<'a> {
 }
 
 impl Found {
-    fn algbw(&self) -> Fraction {
-        match self {
-            Self::Shards(forest) => forest.algbw,
-            Self::AllReduce(both) => both.algbw,
-        }
+    fn of_shards(forest: Forest) -> Self {
+        let algbw = forest.algbw;
+        Self { forest, reduce: None, algbw }
     }
 
     /// Where composed trees are near the best, lower ones near theirs are better, then fewer; else what moves more.
     fn is_better_than(&self, composed: &Composed) -> bool {
         let theirs = composed.forest.algbw;
         if !composed.is_near() {
-            return self.algbw() > theirs;
+            return self.algbw > theirs;
         }
         let part = Fraction::of(99, 100);
-        let (height, trees) = match self {
-            Self::Shards(forest) => (forest.height(), forest.channels()),
-            Self::AllReduce(both) => {
-                (both.reduce.height().max(both.spread.height()), both.spread.channels())
-            }
-        };
-        self.algbw() >= composed.ceiling.max(theirs) * part
-            && (height, trees) < (composed.height(), composed.forest.channels())
+        let height = self.reduce.iter().chain([&self.forest]).map(Forest::height).max();
+        self.algbw >= composed.ceiling.max(theirs) * part
+            && (height.unwrap_or(0), self.forest.channels())
+                < (composed.height(), composed.forest.channels())
     }
 }
 

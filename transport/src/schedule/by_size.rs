@@ -21,8 +21,8 @@ const WORTH: u64 = 20;
 /// How many of the plan's own channels are tried beside all: each divides messages once more.
 const FEWER: [u32; 3] = [1, 2, 4];
 
-/// A kernel's TCP between processes: a call at each end, what the kernel does in between, and a copy at each end. Measured over
-/// loopback on two cores of 2.8 GHz, one way in 6.5 us at 8 bytes; on a network latency is more, which favours few rounds yet.
+/// A kernel's TCP between processes: a call at each end, what the kernel does in between, and a copy at each end. Assumed from one rough
+/// look at loopback (6.5 us one way at 8 bytes), not fitted; on a network latency is more, which favours few rounds yet.
 pub(crate) const TCP: LinkCost =
     LinkCost { latency_ns: 1_500, message_ns: 2_500, byte_ps: 150, local_ps: 100 };
 
