@@ -5,6 +5,7 @@
 //! that has waited a while says so now and then, with whom it thinks everybody waits for; one that says nothing is
 //! suspected itself. So the silent rank's number travels along the chain of those that wait.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,16 +19,17 @@ use topology::Rank;
 
 use crate::error::{Culprit, Failure};
 use crate::frame;
-use crate::link::LinkKind;
+use crate::link::{LinkKind, Tag};
 
 /// Longest time a failing rank takes to tell its peers, should their buffers be full.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Message {
-    /// The sender waits; for whom, as far as it knows.
+    /// The sender waits; for whom, as far as it knows, and in which collective.
     Waiting {
         suspect: Rank,
+        doing: Option<Doing>,
     },
     /// The sender has done no step for a while, but parts of messages come.
     Moving,
@@ -43,6 +45,21 @@ enum Message {
         barrier: u64,
         missing: Vec<Rank>,
     },
+}
+
+/// A collective in flight. Ranks that do not agree on it may wait for each other on different connections, and never see each other's
+/// messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Doing {
+    /// Without the length.
+    pub(crate) tag: Tag,
+    pub(crate) priority: u32,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, priority {}", self.tag, self.priority)
+    }
 }
 
 /// Reads any bytes as control messages; what a fuzzer calls.
@@ -120,6 +137,8 @@ pub(crate) struct Peer {
     outbound: Vec<u8>,
     /// When it last said that it waits, and for whom.
     heard: Option<(Instant, Rank)>,
+    /// The last collective it said it waits in.
+    doing: Option<Doing>,
     /// It said that parts of messages come, and nobody has asked for that yet.
     moving: bool,
     /// Monitored barriers it came to.
@@ -141,6 +160,7 @@ impl Peer {
             inbound: Vec::new(),
             outbound: Vec::new(),
             heard: None,
+            doing: None,
             moving: false,
             came: 0,
             failed: false,
@@ -225,8 +245,9 @@ impl Control {
             let read = frame::fill(&peer.stream, &mut peer.inbound);
             let cause = loop {
                 match frame::decode(&mut peer.inbound) {
-                    Ok(Some(Message::Waiting { suspect })) => {
+                    Ok(Some(Message::Waiting { suspect, doing })) => {
                         peer.heard = Some((Instant::now(), suspect));
+                        peer.doing = doing.or(peer.doing);
                     }
                     Ok(Some(Message::Moving)) => peer.moving = true,
                     Ok(Some(Message::Failed(failure))) => {
@@ -275,9 +296,18 @@ impl Control {
         }
     }
 
-    /// Tells all peers that this rank waits.
-    pub(crate) fn wait_for(&mut self, suspect: Rank) {
-        self.mention(&Message::Waiting { suspect });
+    /// Tells all peers that this rank waits, and in what.
+    pub(crate) fn wait_for(&mut self, suspect: Rank, doing: Option<Doing>) {
+        self.mention(&Message::Waiting { suspect, doing });
+    }
+
+    /// A peer that waits in another collective than `ours`, which has the same number.
+    pub(crate) fn differs(&self, ours: &Doing) -> Option<(Rank, Doing)> {
+        let other = |peer: &Peer| peer.doing.map(|theirs| (peer.rank, theirs));
+        self.peers
+            .iter()
+            .filter_map(other)
+            .find(|(_, theirs)| theirs.tag.operation == ours.tag.operation && theirs != ours)
     }
 
     /// Tells all peers that parts of messages come, though this rank has done no step for a while.
@@ -419,11 +449,33 @@ mod tests {
         let (mut own, mut one, _two) = control();
         let recent = Duration::from_secs(60);
         assert_eq!(own.suspect(Rank(1), recent), Rank(1));
-        one.wait_for(Rank(3));
+        one.wait_for(Rank(3), None);
         own.listen();
         assert_eq!(own.suspect(Rank(1), recent), Rank(3));
         assert_eq!(own.suspect(Rank(1), Duration::ZERO), Rank(1), "that was too long ago");
         assert_eq!(own.suspect(Rank(2), recent), Rank(2));
+    }
+
+    #[test]
+    fn who_waits_in_another_collective_is_found() {
+        let (mut own, mut one, _two) = control();
+        let doing = |operation, count, priority| Doing {
+            tag: Tag { operation, count, signature: 1, bytes: 0 },
+            priority,
+        };
+        let ours = doing(4, 10, 0);
+        for (theirs, differs) in [
+            (doing(4, 10, 0), false),
+            (doing(3, 11, 0), false),
+            (doing(4, 11, 0), true),
+            (doing(4, 10, 1), true),
+        ] {
+            one.wait_for(Rank(3), Some(theirs));
+            // That it also waits elsewhere tells nothing of this.
+            one.wait_for(Rank(3), None);
+            own.listen();
+            assert_eq!(own.differs(&ours), differs.then_some((Rank(1), theirs)));
+        }
     }
 
     #[test]

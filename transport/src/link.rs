@@ -53,7 +53,7 @@ impl fmt::Display for LinkKind {
 }
 
 /// What the two ends of a message must agree on: which operation it belongs to, and how long it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Tag {
     /// Number of the operation within its communicator.
     pub(crate) operation: u64,

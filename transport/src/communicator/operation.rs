@@ -7,6 +7,7 @@ use topology::schedule::Blocks;
 use topology::{Collective, Rank};
 
 use super::Stats;
+use crate::control::Doing;
 use crate::error::StepName;
 use crate::executor::{Links, Operation};
 use crate::kernel::Kernel;
@@ -96,6 +97,12 @@ pub(super) struct Active {
 }
 
 impl Active {
+    /// What the others are to agree on; nothing of messages between two, whose numbers are their own.
+    pub(super) fn doing(&self) -> Option<Doing> {
+        let collective = self.work.collective != Collective::SendRecv;
+        collective.then_some(Doing { tag: self.work.tag, priority: self.priority })
+    }
+
     pub(super) fn key(&self) -> ProgramKey {
         ProgramKey {
             priority: self.priority,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use topology::Rank;
 
 use super::Communicator;
-use super::operation::Task;
+use super::operation::{Active, Task};
 use crate::arena::Word;
 use crate::control::Notice;
 use crate::error::{Culprit, Failure, StepName, TransportError};
@@ -24,7 +24,7 @@ impl Communicator {
             Some(Notice::Lost { culprit, cause }) => return Err(self.lost(culprit, cause, step())),
             None => {}
         }
-        if let Some(failure) = self.passed_by() {
+        if let Some(failure) = self.passed_by().or_else(|| self.at_odds()) {
             return Err(failure);
         }
         let Some((peer, _)) = &waits_for else { return Ok(()) };
@@ -51,7 +51,8 @@ impl Communicator {
             }));
         }
         if waited >= interval && self.patience.should_say(suspect) {
-            self.control.wait_for(suspect);
+            let doing = self.active.iter().find_map(Active::doing);
+            self.control.wait_for(suspect, doing);
         }
         Ok(())
     }
@@ -70,6 +71,21 @@ impl Communicator {
                 culprit: self.control.culprit(Rank(u32::try_from(rank).unwrap_or(u32::MAX))),
                 ours: active.work.tag.to_string(),
                 theirs: "another operation in its place".to_owned(),
+                step: active.step_name(self.plan.ranks.len()),
+                reported_by: self.rank,
+            }))
+        })
+    }
+
+    /// A rank that waits in another collective in the place of one of this rank's.
+    fn at_odds(&self) -> Option<Box<Failure>> {
+        self.active.iter().find_map(|active| {
+            let ours = active.doing()?;
+            let (rank, theirs) = self.control.differs(&ours)?;
+            Some(Box::new(Failure::OperationMismatch {
+                culprit: self.control.culprit(rank),
+                ours: ours.to_string(),
+                theirs: theirs.to_string(),
                 step: active.step_name(self.plan.ranks.len()),
                 reported_by: self.rank,
             }))

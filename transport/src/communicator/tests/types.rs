@@ -289,6 +289,21 @@ fn another_size_is_an_error_however_it_travels() {
     }
 }
 
+/// Over sockets the ways may differ with the size, so that neither ever sees a message of the other.
+#[test]
+fn sizes_that_go_different_ways_are_an_error() {
+    for counts in [[2, 1 << 20], [1 << 20, 2], [2, 1 << 14]] {
+        let options =
+            |rank| Options { timeout: Duration::from_secs(30), ..every(Transport::Tcp)(rank) };
+        group(&full_plan(2, 2), options, |made, rank| {
+            let mut data = vec![1.0_f32; counts[rank.index()]];
+            let error = made.unwrap().all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
+            let text = error.to_string();
+            assert!(counts.iter().all(|c| text.contains(&format!("{c} elements"))), "{text}");
+        });
+    }
+}
+
 /// One rank broadcasts, and need not wait for anybody; the other waits for it in vain.
 #[test]
 fn another_operation_is_an_error() {
