@@ -295,7 +295,7 @@ fn parse_rate(text: &str) -> Option<u64> {
     let gbit = gbit.trim();
     let (whole, tenths) = gbit.split_once('.').unwrap_or((gbit, "0"));
     let tenths: u64 = if tenths.len() == 1 { tenths.parse().ok()? } else { return None };
-    let mbit = whole.parse::<u64>().ok()?.checked_mul(1000)? + tenths * 100;
+    let mbit = whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)?;
     Some(mbit).filter(|mbit| *mbit > 0)
 }
 
@@ -361,9 +361,15 @@ mod tests {
         rate("400 Gb/sec (4X NDR)", Some(400_000));
         rate("2.5 Gb/sec (1X SDR)", Some(2_500));
         rate("56 Gb/sec (4X FDR)", Some(56_000));
-        for text in
-            ["", "0 Gb/sec", "x Gb/sec", "400", "1.25 Gb/sec", "99999999999999999999 Gb/sec"]
-        {
+        for text in [
+            "",
+            "0 Gb/sec",
+            "x Gb/sec",
+            "400",
+            "1.25 Gb/sec",
+            "99999999999999999999 Gb/sec",
+            "18446744073709551.9 Gb/sec",
+        ] {
             rate(text, None);
         }
         assert_eq!(parse_state("4: ACTIVE"), Some(ACTIVE));

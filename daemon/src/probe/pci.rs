@@ -243,7 +243,7 @@ fn parse_speed(text: &str) -> Option<u32> {
     let whole: u32 = whole.parse().ok()?;
     let tenths: u32 = if tenths.len() == 1 { tenths.parse().ok()? } else { return None };
     // 128 GT/s is PCIe 7.0, the fastest there is.
-    (whole <= 128).then_some(whole * 1000 + tenths * 100).filter(|mtps| *mtps > 0)
+    (whole <= 128).then(|| whole * 1000 + tenths * 100).filter(|mtps| *mtps > 0)
 }
 
 /// Lanes; 0 is a link that is down, and older kernels print 255 for one they cannot read.
@@ -318,6 +318,7 @@ mod tests {
             "0 GT/s",
             "-1 GT/s",
             "9999999999 GT/s",
+            "80600000GT/s",
             "1. GT/s",
         ] {
             speed(text, None);
