@@ -20,16 +20,19 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// Largest message taken: a plan of a thousand ranks is about 25 MiB.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
 
-/// The daemon's topology; `None` where no socket was named and no daemon runs, which is ordinary.
+/// The daemon's topology; `None` where no socket was named and no daemon runs, which is ordinary. One that runs and cannot answer is an
+/// error: what this process would find in its place might be another machine.
 pub(crate) fn topology(socket: Option<&Path>) -> Result<Option<Published>, Failure> {
     let path = socket.map_or_else(|| PathBuf::from(proto::DEFAULT_SOCKET), Path::to_path_buf);
+    if socket.is_none() && std::os::unix::net::UnixStream::connect(&path).is_err() {
+        return Ok(None);
+    }
     let answer = block_on(&path, async |channel| {
         let mut client = v1::topology_service_client::TopologyServiceClient::new(channel)
             .max_decoding_message_size(MOST_BYTES);
         client.get_topology(v1::GetTopologyRequest {}).await
     });
     match answer {
-        Err(error) if socket.is_none() && error.exit == Exit::DaemonUnreachable => Ok(None),
         Err(error) => Err(error),
         Ok(response) => {
             let published = response

@@ -20,7 +20,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     // What NCCL loads into a job: as little as can be.
     ("transport-tuner", &["topology"]),
     ("daemon", &["planner", "proto", "topology"]),
-    ("cli", &["daemon", "planner", "proto", "topology", "transport"]),
+    ("cli", &["daemon", "planner", "proto", "topology", "transport", "transport-daemon"]),
 ];
 
 /// Members that are no part of the product: they may use what they need, and nothing of the product may use them.

@@ -38,7 +38,7 @@ fn what_is_measured_is_written_and_planned_by() {
     let file = path.display().to_string();
     let arguments = ["bench", "--calibrate", &file, "--ranks", "2", "--from", "-"];
     let arguments = [&arguments[..], &["--only", "all-to-all"]].concat();
-    let shown = check(&arguments, PAIR, 0);
+    let Some(shown) = calibrated(&arguments) else { return };
     assert!(shown.contains("shared memory: alpha"), "{shown}");
     let found = calibration::read(&fs::read(&path).unwrap()).unwrap();
     let fit = found.link(HostLink::Shm).unwrap();
@@ -48,6 +48,20 @@ fn what_is_measured_is_written_and_planned_by() {
     assert!(found.operations[0].factors.len() > 2);
     let plan = ["plan", "--from", "-", "--rates", "measured", "--calibration", &file];
     assert!(check(&plan, PAIR, 0).contains("as calibrated"));
+}
+
+/// What is printed of a calibration. Where others have kept the cores busy each time, it says that and is right to.
+fn calibrated(arguments: &[&str]) -> Option<String> {
+    for _ in 0..3 {
+        let output = topoctl(arguments, PAIR);
+        if output.status.success() {
+            return Some(String::from_utf8(output.stdout).unwrap());
+        }
+        let why = String::from_utf8(output.stderr).unwrap();
+        assert!(why.contains("it takes cores on which nothing else runs"), "{why}");
+    }
+    println!("skipped: this machine is too busy to measure its links");
+    None
 }
 
 #[test]

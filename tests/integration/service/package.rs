@@ -182,7 +182,12 @@ fn it_runs_in_a_clean_debian() {
         assert!(begin.elapsed() < crate::daemon::harness::PATIENCE, "it never listens");
         std::thread::yield_now();
     }
-    let told = run(&mut as_topod(&["topoctl", "plan", "-o", "json"]));
+    // It listens before it has read the machine, and says that it cannot answer yet.
+    let mut plan = as_topod(&["topoctl", "plan", "-o", "json"]);
+    while plan.output().unwrap().status.code() == Some(6) {
+        assert!(begin.elapsed() < crate::daemon::harness::PATIENCE, "it never reads the machine");
+    }
+    let told = run(&mut plan);
     let plan: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
     assert_eq!(plan["ranks"].as_array().unwrap().len(), 4);
     run(&mut as_topod(&["topoctl", "status"]));
