@@ -31,13 +31,16 @@ use tonic::transport::{Channel, Endpoint};
 type Failure = Box<dyn Error + Send + Sync>;
 
 const CLIENTS: usize = 64;
+/// Requests a second of the part that does not saturate the machine.
+const HALF: u32 = 5000;
 const WATCHERS: usize = 1000;
 /// Streams of one connection, well under what the daemon allows.
 const WATCHERS_PER_CONNECTION: usize = 100;
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let first = args.next();
     if first.as_deref() == Some("--churn") {
         let program = args.next().ok_or("--churn TOPOD MINUTES")?;
@@ -174,10 +177,11 @@ async fn measure(program: &Path, each: Duration) -> Result<(), Failure> {
         daemon.processor_ms()? - processor,
         daemon.wake_ups()? - wakes
     );
-    plans(&daemon, each, false).await?;
+    plans(&daemon, each, false, None).await?;
     println!("after plans: resident {} KiB", daemon.resident()?);
-    let beside_readings = plans(&daemon, each, true);
-    beside_readings.await?;
+    plans(&daemon, each, true, None).await?;
+    // As many as leave the clients' own share of the machine some room: what is waited for then is the daemon.
+    plans(&daemon, each, true, Some(HALF)).await?;
     watchers(&mut daemon, each).await?;
     println!("at the end: resident {} KiB", daemon.resident()?);
     Ok(())
@@ -261,18 +265,24 @@ async fn round(daemon: &mut Daemon, counts: &mut Counts) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Cached plans, as fast as they come.
-async fn plans(daemon: &Daemon, each: Duration, busy: bool) -> Result<(), Failure> {
+/// Cached plans, as fast as they come or so many a second.
+async fn plans(
+    daemon: &Daemon,
+    each: Duration,
+    busy: bool,
+    rate: Option<u32>,
+) -> Result<(), Failure> {
+    let clients_count = u32::try_from(CLIENTS)?;
+    let between = rate.map(|rate| Duration::from_secs(1) * clients_count / rate);
     let pid = rustix::process::Pid::from_child(&daemon.child);
     let stop = Arc::new(AtomicBool::new(false));
     let processor = daemon.processor_ms()?;
     let mut clients = Vec::new();
-    for number in 0..CLIENTS {
+    for number in 0..clients_count {
         let mut client = PlanServiceClient::new(daemon.connect().await?);
         let stop = Arc::clone(&stop);
         // Sets of GPUs as launchers ask for them: all, and pairs.
-        let gpus: Vec<u32> =
-            if number % 2 == 0 { vec![] } else { vec![0, u32::try_from(number % 7)? + 1] };
+        let gpus: Vec<u32> = if number % 2 == 0 { vec![] } else { vec![0, number % 7 + 1] };
         let index =
             |index| v1::GpuSelector { selector: Some(v1::gpu_selector::Selector::Index(index)) };
         let request = v1::GetPlanRequest {
@@ -283,7 +293,15 @@ async fn plans(daemon: &Daemon, each: Duration, busy: bool) -> Result<(), Failur
         client.get_plan(request.clone()).await?;
         clients.push(tokio::spawn(async move {
             let mut times = Vec::new();
+            let mut ticks = between.map(|between| {
+                // Not all at once.
+                let first = tokio::time::Instant::now() + between * number / clients_count;
+                tokio::time::interval_at(first, between)
+            });
             while !stop.load(Ordering::Relaxed) {
+                if let Some(ticks) = &mut ticks {
+                    ticks.tick().await;
+                }
                 let begin = Instant::now();
                 client.get_plan(request.clone()).await?;
                 times.push(begin.elapsed());
@@ -308,9 +326,10 @@ async fn plans(daemon: &Daemon, each: Duration, busy: bool) -> Result<(), Failur
     times.sort_unstable();
     let at = |share: usize| times.get(times.len() * share / 1000).copied().unwrap_or_default();
     println!(
-        "{} cached plans from {CLIENTS} clients{}: {:.0} a second, p50 {:?}, p99 {:?}, p99.9 {:?}; the daemon used {:.0} % of a core",
+        "{} cached plans from {CLIENTS} clients{}{}: {:.0} a second, p50 {:?}, p99 {:?}, p99.9 {:?}; the daemon used {:.0} % of a core",
         times.len(),
         if busy { " beside a busy probe" } else { "" },
+        if rate.is_some() { ", paced" } else { "" },
         f64::from(u32::try_from(times.len())?) / took.as_secs_f64(),
         at(500),
         at(990),
