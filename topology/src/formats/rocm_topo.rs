@@ -76,6 +76,12 @@ enum Name {
     Address(BusId),
 }
 
+impl Name {
+    fn is_number(&self) -> bool {
+        matches!(self, Self::Number(_))
+    }
+}
+
 fn name_of(word: &str) -> Option<Name> {
     if let Some(number) = word.strip_prefix("GPU") {
         let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
@@ -281,6 +287,10 @@ fn tables(text: &str) -> Result<Tables<'_>, ReadError> {
             once.dedup();
             if once.len() < names.len() {
                 return Err(refuse("the header names a GPU twice".into()));
+            }
+            // A number would stand beside a place in the list, which may be the same.
+            if names.iter().any(Name::is_number) && !names.iter().all(Name::is_number) {
+                return Err(refuse("the header names GPUs by number and by address".into()));
             }
             if tables.names.is_empty() {
                 tables.line = number;
@@ -503,6 +513,8 @@ mod tests {
         check_refused(&types(&["0 XGMI", "XGMI 0", "PCIE XGMI"]), 4, "2 cells under 3 columns");
         let twice = "Link Type between two GPUs\nGPU0 GPU0\nGPU0 0 XGMI";
         check_refused(twice, 2, "twice");
+        let mixed = "Link Type between two GPUs\nGPU1 0000:0c:00.0\nGPU1 0 XGMI";
+        check_refused(mixed, 2, "by number and by address");
         let other =
             format!("{}=== Hops between two GPUs ===\nGPU0 GPU9\n", types(&["0 XGMI PCIE"]));
         check_refused(&other, 7, "other GPUs");
