@@ -24,7 +24,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
 ];
 
 /// Members that are no part of the product: they may use what they need, and nothing of the product may use them.
-const AROUND: [&str; 4] = ["machines", "nvml-double", "tests", "xtask"];
+const AROUND: [&str; 5] = ["cuda-double", "machines", "nvml-double", "tests", "xtask"];
 
 /// The pure crates, and the only crates from outside they may use. `no_std` keeps IO, clocks, environment, threads and
 /// hash order out of their own code; this list keeps them out of what they call.

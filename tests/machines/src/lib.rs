@@ -24,7 +24,10 @@ mod sysfs;
 
 pub use catalogue::{dgx_a100, dgx_h100, dgx1p, dgx1v, dgx2, pcie_two_sockets, vm_flat};
 pub use deviation::Deviation;
-pub use library::{install_nvml_double, nvml_double_library};
+pub use library::{
+    build_cuda_kernels, cuda_double_library, install_cuda_double, install_nvml_double,
+    nvml_double_library,
+};
 pub use machine::Machine;
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Where the NVML double is.
+//! Where the doubles of NVIDIA's libraries are, and the host's build of the CUDA kernels.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,30 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// File name that cargo gives the double.
-const LIBRARY: &str = "libnvidia_ml_double.so";
+/// A double: a crate of this workspace that builds a library.
+struct Double {
+    package: &'static str,
+    /// File name that cargo gives it.
+    file: &'static str,
+    /// The name under which NVIDIA's driver installs the real one.
+    real_name: &'static str,
+    /// Folders of its sources, from this crate.
+    sources: &'static [&'static str],
+}
 
-/// The name under which NVIDIA's driver installs the real one.
-const REAL_NAME: &str = "libnvidia-ml.so.1";
+const NVML: Double = Double {
+    package: "nvml-double",
+    file: "libnvidia_ml_double.so",
+    real_name: "libnvidia-ml.so.1",
+    sources: &["src", "../nvml-double/src"],
+};
+
+const CUDA: Double = Double {
+    package: "cuda-double",
+    file: "libcuda_double.so",
+    real_name: "libcuda.so.1",
+    sources: &["../cuda-double/src"],
+};
 
 /// The NVML double that belongs to the running test: `target/<profile>/libnvidia_ml_double.so`, found from the
 /// test's own path. Where it is missing or older than its sources, cargo builds it; a test of another crate
@@ -21,7 +40,17 @@ const REAL_NAME: &str = "libnvidia-ml.so.1";
 #[must_use]
 pub fn nvml_double_library() -> PathBuf {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    FOUND.get_or_init(|| find().unwrap_or_else(|error| panic!("the NVML double: {error}"))).clone()
+    FOUND.get_or_init(|| find(&NVML)).clone()
+}
+
+/// The double of the CUDA driver, as [`nvml_double_library`].
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn cuda_double_library() -> PathBuf {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| find(&CUDA)).clone()
 }
 
 /// Copies the double as `libnvidia-ml.so.1` into a directory, such as one that a machine was written to: a copy
@@ -30,12 +59,48 @@ pub fn nvml_double_library() -> PathBuf {
 /// # Errors
 /// Where the copy fails.
 pub fn install_nvml_double(directory: &Path) -> io::Result<PathBuf> {
-    let copy = directory.join(REAL_NAME);
+    let copy = directory.join(NVML.real_name);
     std::fs::copy(nvml_double_library(), &copy)?;
     Ok(copy)
 }
 
-fn find() -> io::Result<PathBuf> {
+/// Copies the double as `libcuda.so.1` into a directory: a copy plays the configuration beside it, and a program that is
+/// started with the directory in `LD_LIBRARY_PATH` finds it.
+///
+/// # Errors
+/// Where the copy fails.
+pub fn install_cuda_double(directory: &Path) -> io::Result<PathBuf> {
+    let copy = directory.join(CUDA.real_name);
+    std::fs::copy(cuda_double_library(), &copy)?;
+    Ok(copy)
+}
+
+/// Builds the transport's CUDA kernels for the host into a directory, by the host's C++ compiler; the double of the driver runs
+/// them where its configuration names the file.
+///
+/// # Errors
+/// Where there is no such compiler, or it refuses.
+pub fn build_cuda_kernels(directory: &Path) -> io::Result<PathBuf> {
+    let file = directory.join("topod-kernels.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../transport/cuda/src/kernels.cu");
+    let mut compiler = Command::new("g++");
+    // As the test of the kernels' arithmetic builds them: no product is fused into a sum.
+    compiler.args(["-std=c++17", "-O2", "-Wno-unknown-pragmas", "-ffp-contract=off"]);
+    compiler.args(["-DTOPOD_HOST", "-x", "c++"]).arg(source);
+    compiler.args(["-shared", "-fPIC", "-pthread", "-o"]).arg(&file);
+    let output = compiler.output()?;
+    if output.status.success() {
+        Ok(file)
+    } else {
+        Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+}
+
+fn find(double: &Double) -> PathBuf {
+    find_or_build(double).unwrap_or_else(|error| panic!("{}: {error}", double.package))
+}
+
+fn find_or_build(double: &Double) -> io::Result<PathBuf> {
     let test = std::env::current_exe()?;
     // Tests lie in target/<profile>/deps, examples in target/<profile>/examples, binaries in target/<profile>.
     let mut profile = test.parent();
@@ -49,17 +114,17 @@ fn find() -> io::Result<PathBuf> {
         )
     };
     let profile = profile.ok_or_else(missing)?;
-    let library = profile.join(LIBRARY);
-    if modified(&library).is_none_or(|built| built < newest_source()) {
-        build(profile)?;
+    let library = profile.join(double.file);
+    if modified(&library).is_none_or(|built| built < newest_source(double)) {
+        build(double, profile)?;
     }
     if library.exists() { Ok(library) } else { Err(missing()) }
 }
 
-fn build(profile: &Path) -> io::Result<()> {
+fn build(double: &Double, profile: &Path) -> io::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--package", "nvml-double"]);
+    command.args(["build", "--quiet", "--package", double.package]);
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     match profile.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => {}
@@ -82,8 +147,8 @@ fn modified(path: &Path) -> Option<SystemTime> {
     path.metadata().and_then(|metadata| metadata.modified()).ok()
 }
 
-/// The newest file of the double's sources, and of this crate's, which it is built on.
-fn newest_source() -> SystemTime {
+/// The newest file of a double's sources.
+fn newest_source(double: &Double) -> SystemTime {
     fn walk(directory: &Path, newest: &mut SystemTime) {
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -96,7 +161,8 @@ fn newest_source() -> SystemTime {
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut newest = SystemTime::UNIX_EPOCH;
-    walk(&here.join("src"), &mut newest);
-    walk(&here.join("../nvml-double/src"), &mut newest);
+    for folder in double.sources {
+        walk(&here.join(folder), &mut newest);
+    }
     newest
 }
