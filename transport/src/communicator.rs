@@ -20,6 +20,7 @@ use crate::error::{ConnectError, Failure, TransportError};
 use crate::executor::{Compiled, Links};
 use crate::host::Host;
 use crate::link::Fault;
+use crate::link::verbs::Registry;
 use crate::mesh::{Listeners, Mesh};
 use crate::observe::{Observer, Trace};
 use crate::pace::{Pace, monotonic};
@@ -84,6 +85,8 @@ pub struct Communicator {
     waiter: Waiter,
     /// Where all ranks share a host.
     shared: Option<Shared>,
+    /// Where NICs join ranks.
+    registry: Option<Arc<Registry>>,
     /// Scratch memory no operation uses now.
     scratch: Scratch,
     programs: HashMap<ProgramKey, Arc<Compiled>>,
@@ -156,7 +159,7 @@ impl Communicator {
         let wanted = connections_of_all(&plan, &options.collectives, options.priorities);
         let generation = plan.topology.generation.0;
         let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, &listeners)?;
-        let Mesh { control, transmit, receive, pairs, doorbell, arena } = mesh;
+        let Mesh { control, transmit, receive, pairs, doorbell, arena, registry } = mesh;
         let host = &group.members[rank.index()].reach.host;
         let hosts = group.members.iter().map(|member| &member.reach.host);
         let near = hosts.filter(|other| other.boot == host.boot);
@@ -212,6 +215,7 @@ impl Communicator {
                 oversubscribed,
             ),
             shared,
+            registry,
             scratch: Scratch::default(),
             programs: HashMap::new(),
             operations: 0,
@@ -260,19 +264,27 @@ impl Communicator {
         self.priority
     }
 
-    /// A buffer of zeros that operations use where it lies, if all ranks share a host; else an ordinary one.
+    /// A buffer of zeros that operations use where it lies, if all ranks share a host; if verbs links join them, one that NICs send
+    /// from where it lies, and else an ordinary one.
+    ///
+    /// NICs have it locked in memory from when it is first sent from until it is dropped or the communicator is. Buffers from
+    /// elsewhere are copied on their way to a NIC: nobody could tell when their memory is another's.
     ///
     /// # Errors
     /// [`TransportError::NoMemory`] where the host has none left, or as much is taken as [`Options::heap_bytes`] and
     /// [`Options::memory_bytes`] allow.
     pub fn allocate<T: Element>(&self, length: usize) -> Result<SharedBuffer<T>, TransportError> {
-        let Some(shared) = &self.shared else { return Ok(SharedBuffer::private(length)) };
-        SharedBuffer::shared(&shared.arena, &shared.heap, length, self.heap_limit()).map_err(
-            |error| {
-                let bytes = length.saturating_mul(size_of::<T>());
-                TransportError::NoMemory { bytes, cause: error.to_string() }
-            },
-        )
+        let made = match (&self.shared, &self.registry) {
+            (Some(shared), _) => {
+                SharedBuffer::shared(&shared.arena, &shared.heap, length, self.heap_limit())
+            }
+            (None, Some(registry)) => SharedBuffer::registered(registry, length),
+            (None, None) => return Ok(SharedBuffer::private(length)),
+        };
+        made.map_err(|error| {
+            let bytes = length.saturating_mul(size_of::<T>());
+            TransportError::NoMemory { bytes, cause: error.to_string() }
+        })
     }
 
     /// The plan as it goes: with those of its ways that may be used and, where sockets alone join the ranks, with choices by size for
@@ -307,6 +319,9 @@ impl Drop for Communicator {
         // After a failure the peers know already.
         if self.failure.is_none() && !std::thread::panicking() {
             self.control.leave();
+        }
+        if let Some(registry) = &self.registry {
+            registry.end();
         }
     }
 }

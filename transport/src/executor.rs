@@ -3,7 +3,7 @@
 //! Nothing here blocks or looks at a clock, so an operation can as well be driven from a handle or a progress thread.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use topology::Rank;
 use topology::schedule::{Buffer, Op, Program, Slice, Step};
@@ -15,6 +15,8 @@ use crate::memory::{Slot, copy, copy_both};
 use crate::mesh::Half;
 use crate::pace::Pace;
 use crate::schedule::ConnectionId;
+
+mod lasting;
 
 /// The halves of all connections, each list sorted by connection.
 #[derive(Debug)]
@@ -47,7 +49,11 @@ pub(crate) struct Compiled {
     pub(crate) steps: usize,
     /// Channels it uses.
     pub(crate) channels: usize,
+    /// By lane and step, whether what it sends lasts, with how far output lay from input where they overlapped.
+    lasting: Mutex<Option<(Option<usize>, Lasting)>>,
 }
+
+type Lasting = Arc<Vec<Vec<bool>>>;
 
 impl Compiled {
     /// Over the connections of a priority. `None` where a lane's does not exist, two lanes would share one, or a step has no peer for
@@ -95,7 +101,36 @@ impl Compiled {
         channels.sort_unstable();
         channels.dedup();
         let (scratch, channels) = (program.scratch, channels.len());
-        Some(Self { lanes, scratch, most_scratch, steps, channels })
+        let lasting = Mutex::default();
+        Some(Self { lanes, scratch, most_scratch, steps, channels, lasting })
+    }
+
+    /// Which messages can be sent from buffers that lie so.
+    fn lasting(&self, buffers: &Buffers, element_bytes: usize) -> Lasting {
+        let start = |slot: Slot| slot.address().addr().get();
+        let (input, output) = (start(buffers.input), start(buffers.output));
+        let apart =
+            input + buffers.input.bytes() <= output || output + buffers.output.bytes() <= input;
+        let ahead = (!apart).then(|| output.wrapping_sub(input));
+        let mut known = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, lasting)) = &*known
+            && *of == ahead
+        {
+            return Arc::clone(lasting);
+        }
+        let place = |slice: Slice| {
+            let base = match slice.buffer {
+                Buffer::Input => input,
+                Buffer::Output => output,
+                Buffer::Scratch => start(buffers.scratch),
+            };
+            let from = base + slice.offset * element_bytes;
+            (from, from + slice.count * element_bytes)
+        };
+        let lanes = self.lanes.iter().map(|lane| &lane.steps[..]);
+        let found = Arc::new(lasting::lasting(lanes, place));
+        *known = Some((ahead, Arc::clone(&found)));
+        found
     }
 }
 
@@ -177,6 +212,8 @@ pub(crate) struct Operation {
     blocked: Vec<Blocked>,
     /// By lane: bytes that had moved over its links when it was looked at last.
     seen: Vec<u64>,
+    /// Which messages go from where their data lies, where a link can.
+    lasting: Option<Lasting>,
     /// The lane that goes first: one that waits for the budget is not passed by others for ever.
     first: usize,
     done: usize,
@@ -205,6 +242,12 @@ impl Operation {
                 links.transmit[at].turns.push_back(ticket);
             }
         }
+        let mut halves = program.lanes.iter().filter_map(|lane| lane.transmit);
+        let lends = halves.any(|at| {
+            let link = &links.transmit[at].link;
+            link.holds(buffers.input) || link.holds(buffers.output)
+        });
+        let lasting = lends.then(|| program.lasting(&buffers, kernel.element_bytes()));
         Self {
             program,
             buffers,
@@ -216,6 +259,7 @@ impl Operation {
             over: vec![false; lanes],
             blocked: vec![Blocked::No; lanes],
             seen: vec![0; lanes],
+            lasting,
             first: 0,
             done: 0,
         }
@@ -321,7 +365,8 @@ impl Operation {
                 }
                 None => None,
             };
-            self.compute(step, received, next);
+            let lent = self.lends(l, step, lane.transmit.filter(|_| next.is_some()), links);
+            self.compute(step, received, next.filter(|_| !lent));
             if let Some(at) = lane.receive.filter(|_| received.is_some()) {
                 links.receive[at].link.release();
             }
@@ -363,15 +408,26 @@ impl Operation {
         buffer.part(slice.offset * size, slice.count * size)
     }
 
+    /// Whether the link sends what this step sends from where it lies, or will lie.
+    fn lends(&self, l: usize, step: &Step, transmit: Option<usize>, links: &mut Links) -> bool {
+        let (Some(at), Some(lasting)) = (transmit, &self.lasting) else { return false };
+        let data = if step.op == Op::Send { step.src } else { step.dst };
+        lasting[l][self.counters[l]] && links.transmit[at].link.lend(self.place(data))
+    }
+
+    /// What a step does but for its messages; into `next` goes what is sent, unless it is sent from where it lies.
     fn compute(&self, step: &Step, received: Option<Slot>, next: Option<Slot>) {
         let (src, dst) = (self.place(step.src), self.place(step.dst));
         match (step.op, received, next) {
             (Op::Copy, ..) => copy(dst, src),
             (Op::Reduce, ..) => self.kernel.reduce(dst, dst, src),
             (Op::Send, _, Some(next)) => copy(next, src),
-            (Op::Recv, Some(r), _) => copy(dst, r),
+            (Op::Send, _, None) => {}
+            (Op::Recv, Some(r), _) | (Op::RecvCopySend, Some(r), None) => copy(dst, r),
             (Op::RecvCopySend, Some(r), Some(next)) => copy_both(dst, next, r),
-            (Op::RecvReduceCopy, Some(r), _) => self.kernel.reduce(dst, src, r),
+            (Op::RecvReduceCopy, Some(r), _) | (Op::RecvReduceCopySend, Some(r), None) => {
+                self.kernel.reduce(dst, src, r);
+            }
             (Op::RecvReduceSend, Some(r), Some(next)) => self.kernel.reduce(next, src, r),
             (Op::RecvReduceCopySend, Some(r), Some(next)) => {
                 self.kernel.reduce_both(dst, next, src, r);

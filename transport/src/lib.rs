@@ -54,7 +54,7 @@ pub use executor::{StepDone, StepHook};
 pub use link::Fault;
 pub use link::LinkKind;
 pub use link::header::fuzz_header;
-pub use link::verbs::{VerbsObjects, verbs_objects};
+pub use link::verbs::{VerbsMessages, VerbsObjects, verbs_messages, verbs_objects};
 pub use memory_limit::{MemoryLimit, memory_limit};
 pub use memory_policy::{has_memory_policy, prefer_memory};
 pub use observe::{Attribution, EndHook, Ended, Late, Outcome, Totals, Trace};

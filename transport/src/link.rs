@@ -137,6 +137,8 @@ pub(crate) enum Interest<'a> {
     Readable(BorrowedFd<'a>),
     /// The descriptor becomes writable.
     Writable(BorrowedFd<'a>),
+    /// One of the descriptors becomes readable.
+    Either(BorrowedFd<'a>, BorrowedFd<'a>),
 }
 
 /// What can be made to go wrong, to see how it is told.
@@ -156,6 +158,15 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     fn poll_slot(&mut self) -> Result<Option<Slot>, LinkError>;
     /// Sends the first `tag.bytes` bytes of the slot [`Transmit::poll_slot`] returned.
     fn post(&mut self, tag: &Tag) -> Result<(), LinkError>;
+    /// Whether data of a buffer can be lent at all.
+    fn holds(&self, _buffer: Slot) -> bool {
+        false
+    }
+    /// Whether the message that is posted next may be sent from where its data lies; the slot's place for it is then left alone.
+    /// Nobody writes the data until the connection is flushed, or the message is known to be consumed.
+    fn lend(&mut self, _data: Slot) -> bool {
+        false
+    }
     /// Whether posted messages wait in this process to be moved by [`Transmit::poll_flushed`].
     fn is_queued(&self) -> bool;
     /// Moves what is queued; `true` when every posted message has left this process.

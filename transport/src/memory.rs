@@ -33,6 +33,8 @@ pub(crate) struct Slot {
 
 // SAFETY: A slot is an address; whoever made it answers for what is behind it (`Slot::new`), on every thread.
 unsafe impl Send for Slot {}
+// SAFETY: As above: who has a reference has no more than a copy of the address.
+unsafe impl Sync for Slot {}
 
 impl Slot {
     /// # Safety
@@ -175,6 +177,8 @@ pub(crate) struct Aligned {
 
 // SAFETY: Owns its memory like a vector does.
 unsafe impl Send for Aligned {}
+// SAFETY: As above.
+unsafe impl Sync for Aligned {}
 
 impl Aligned {
     /// `bytes` bytes.

@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::link::header::Identity;
 use crate::link::shm::{Doorbell, Layout, Pair, Segment, ShmReceive, ShmTransmit, Side};
 use crate::link::tcp::{TcpReceive, TcpTransmit};
-use crate::link::verbs::{End, Nics};
+use crate::link::verbs::{End, Nics, Registry};
 use crate::link::{LinkKind, Receive, Transmit};
 use crate::rendezvous::{Group, Reach, listen};
 use crate::schedule::ConnectionId;
@@ -116,6 +116,8 @@ pub(crate) struct Mesh {
     pub(crate) doorbell: Doorbell,
     /// The memory all ranks share, and whether they read each other's own.
     pub(crate) arena: Option<(Arena, bool)>,
+    /// Verbs: the buffers that NICs read where they lie.
+    pub(crate) registry: Option<Arc<Registry>>,
 }
 
 impl Mesh {
@@ -207,6 +209,7 @@ pub(crate) fn connect(
         pairs: Vec::new(),
         doorbell,
         arena: None,
+        registry: nics.as_ref().map(|nics| Arc::clone(&nics.registry)),
     };
     let mut controls = Vec::new();
     for (rank, between) in peers {

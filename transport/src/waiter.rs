@@ -137,6 +137,7 @@ impl Waiter {
             match interest {
                 Interest::Doorbell => {}
                 Interest::Readable(fd) => fds.push(readable(fd)),
+                Interest::Either(one, other) => fds.extend([one, other].map(readable)),
                 Interest::Writable(fd) => {
                     fds.push(PollFd::from_borrowed_fd(fd, PollFlags::OUT));
                 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Arena;
 use crate::element::Element;
+use crate::link::verbs::{Piece, Registry};
 
 /// Parts of the heap start on pages, so that no two buffers share one.
 const GRAIN: usize = 4096;
@@ -40,8 +41,8 @@ impl Heap {
     }
 }
 
-/// A buffer that operations of its communicator use without copying it first, where all ranks share a host. It reads and
-/// writes like a slice.
+/// A buffer that operations of its communicator use without copying it first, where all ranks share a host, or from which NICs send
+/// where it lies. It reads and writes like a slice.
 ///
 /// Other ranks touch it only during operations that were given it.
 pub struct SharedBuffer<T> {
@@ -55,13 +56,22 @@ enum Memory<T> {
         offset: usize,
         length: usize,
     },
-    /// Where the ranks do not share a host.
+    /// Where the ranks do not share a host, and NICs join them.
+    Registered(Arc<Piece>),
+    /// Where they do not, either.
     Private(Vec<T>),
 }
 
 impl<T: Element> SharedBuffer<T> {
     pub(crate) fn private(length: usize) -> Self {
         Self { memory: Memory::Private(vec![T::default(); length]) }
+    }
+
+    /// `length` elements of zero that NICs read where they lie.
+    pub(crate) fn registered(registry: &Arc<Registry>, length: usize) -> io::Result<Self> {
+        let bytes = length.checked_mul(size_of::<T>()).filter(|b| isize::try_from(*b).is_ok());
+        let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { memory: Memory::Registered(registry.allocate(bytes)) })
     }
 
     /// `length` elements of zero from the first `limit` bytes of this rank's heap.
@@ -108,6 +118,10 @@ impl<T: Element> Deref for SharedBuffer<T> {
     fn deref(&self) -> &[T] {
         match &self.memory {
             Memory::Private(data) => data,
+            Memory::Registered(piece) => {
+                // SAFETY: As below.
+                unsafe { piece.whole().read() }
+            }
             Memory::Shared { arena, offset, length, .. } => {
                 let slot = arena.in_heap(arena.own, *offset, length * size_of::<T>());
                 // SAFETY: This buffer's alone while no operation has it; any bits are elements.
@@ -121,6 +135,10 @@ impl<T: Element> DerefMut for SharedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.memory {
             Memory::Private(data) => data,
+            Memory::Registered(piece) => {
+                // SAFETY: As in `deref`, and borrowed for writing.
+                unsafe { piece.whole().write() }
+            }
             Memory::Shared { arena, offset, length, .. } => {
                 let slot = arena.in_heap(arena.own, *offset, *length * size_of::<T>());
                 // SAFETY: As in `deref`, and borrowed for writing.

@@ -19,22 +19,28 @@
 //! it are not used: both generate their bindings at build time, with cmake and clang (build dependencies `cmake` and `bindgen` of
 //! `ibverbs-sys` 0.3 and of `rdma-mummy-sys` 0.2, on which `ibverbs` 0.9 and `sideway` 0.4 stand), and a program with the first is linked
 //! with the library, so it does not start where that is missing. What is used here is some twenty functions and fifteen structures, which
-//! a test compares with the header. Nothing is cached of registrations: data goes through slots, which are registered once.
+//! a test compares with the header.
+//!
+//! Data goes through slots, which are registered once. A sender's copy into them is spared where the data lies in a buffer of
+//! `Communicator::allocate` and lasts (`registry`, `executor::lasting`): the NIC puts header and data together.
 //!
 //! Channels take turns over the ports of a rank: the n-th channel uses the n-th port (modulo their number) at both ends, so hosts
 //! whose ports have the same names in the same order stay on their rails.
 
 mod end;
+mod events;
 mod ffi;
 mod gid;
 mod line;
 mod nic;
 mod receive;
+mod registry;
 mod status;
 mod transmit;
 
 pub(crate) use end::{Answer, End, Offer};
 pub(crate) use nic::Nics;
+pub(crate) use registry::{Piece, Registry};
 
 /// Objects of the NICs that this process has now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,4 +59,21 @@ pub struct VerbsObjects {
 pub fn verbs_objects() -> VerbsObjects {
     let (queue_pairs, regions, completion_queues) = ffi::counts();
     VerbsObjects { queue_pairs, regions, completion_queues }
+}
+
+/// Messages that this process has sent over verbs links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerbsMessages {
+    /// All.
+    pub sent: u64,
+    /// Those of them whose data a NIC read where the caller has it; that of the others was copied first.
+    pub lent: u64,
+}
+
+/// What this process has sent since it began.
+#[must_use]
+pub fn verbs_messages() -> VerbsMessages {
+    let (sent, lent) = registry::counts();
+    VerbsMessages { sent, lent }
 }

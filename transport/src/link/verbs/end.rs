@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::events;
 use super::ffi::{Global, Pair, Queue, Region, Route};
 use super::gid::{self, Gid};
 use super::line::{Line, receive_id};
@@ -104,7 +105,9 @@ impl End {
             u32::try_from(drawn & u64::from(PACKETS)).unwrap_or(0)
         };
         let packets = pairs.iter().map(|_| random()).collect();
-        let line = Line::new(pairs, region, queue);
+        let sent_again = events::sent_again(options.ib.timeout, options.ib.retry_count);
+        let grace = sent_again.min(options.timeout / 2);
+        let line = Line::new(pairs, region, queue, Arc::clone(&nic), grace);
         Ok(Self { line, nic, id, packets, ib: options.ib.clone(), slots, slot_bytes })
     }
 
@@ -200,6 +203,7 @@ impl End {
             theirs.port,
             peer
         );
+        self.line.gid = Some(own);
         self.line.remote = (theirs.address, theirs.key);
         tracing::debug!(target: "topod::net", "connection {:?} by {}", self.id, self.line.words);
         Ok(())

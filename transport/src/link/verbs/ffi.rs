@@ -59,6 +59,17 @@ struct ContextOps {
 struct RawContext {
     device: *mut RawDevice,
     ops: ContextOps,
+    cmd_fd: c_int,
+    async_fd: c_int,
+}
+
+/// `struct ibv_async_event`.
+#[repr(C)]
+#[derive(Default)]
+struct RawEvent {
+    /// A union: an object's address, or the number of a port.
+    element: u64,
+    event_type: c_int,
 }
 
 /// `struct ibv_port_attr`.
@@ -288,6 +299,15 @@ const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
 const QP_DEST_QPN: c_int = 1 << 20;
 const ACCESS_LOCAL_WRITE: c_int = 1;
 const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+// Which member of the union in `struct ibv_async_event` an event has: by ibv_get_async_event(3).
+pub(super) const CQ_ERR: c_int = 0;
+const QP_FIRST: c_int = 1;
+const QP_LAST: c_int = 7;
+const PORT_FIRST: c_int = 9;
+const PORT_LAST: c_int = 13;
+const QP_LAST_WQE_REACHED: c_int = 16;
+const CLIENT_REREGISTER: c_int = 17;
+pub(super) const GID_CHANGE: c_int = 18;
 /// `IBV_PORT_ACTIVE`.
 pub(super) const PORT_ACTIVE: c_int = 4;
 /// `IBV_LINK_LAYER_INFINIBAND`, and 0 for devices from before there was another.
@@ -326,6 +346,8 @@ calls! {
     get_device_name = b"ibv_get_device_name\0": fn(*mut RawDevice) -> *const c_char;
     open_device = b"ibv_open_device\0": fn(*mut RawDevice) -> *mut RawContext;
     close_device = b"ibv_close_device\0": fn(*mut RawContext) -> c_int;
+    get_async_event = b"ibv_get_async_event\0": fn(*mut RawContext, *mut RawEvent) -> c_int;
+    ack_async_event = b"ibv_ack_async_event\0": fn(*mut RawEvent) -> ();
     query_port = b"ibv_query_port\0": fn(*mut RawContext, u8, *mut PortAttributes) -> c_int;
     alloc_pd = b"ibv_alloc_pd\0": fn(*mut RawContext) -> *mut RawDomain;
     dealloc_pd = b"ibv_dealloc_pd\0": fn(*mut RawDomain) -> c_int;
@@ -394,11 +416,43 @@ fn absent(error: io::Error) -> io::Error {
     }
 }
 
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    Device,
+    /// From 1.
+    Port(u8),
+    /// By its number.
+    Pair(u32),
+    /// By [`Queue::address`].
+    Queue(usize),
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device => write!(f, "as a whole"),
+            Self::Port(port) => write!(f, "port {port}"),
+            Self::Pair(number) => write!(f, "queue pair {number}"),
+            Self::Queue(_) => write!(f, "completion queue"),
+        }
+    }
+}
+
+/// What a device says beside completions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    /// `enum ibv_event_type`.
+    pub(super) kind: c_int,
+    pub(super) object: Object,
+}
+
 /// A device that is open.
 pub(super) struct Context {
     calls: &'static Calls,
     raw: NonNull<RawContext>,
     ops: ContextOps,
+    events: c_int,
     pub(super) name: String,
 }
 
@@ -447,9 +501,54 @@ impl Context {
         // SAFETY: A device of a list that is not yet freed.
         let raw = unsafe { (calls.open_device)(device) };
         let raw = tried(&format!("open {name}"), made(raw))?;
-        // SAFETY: A context begins with its device and its functions.
-        let ops = unsafe { raw.as_ref() }.ops;
-        Ok(Self { calls, raw, ops, name })
+        // SAFETY: A context begins as declared.
+        let told = unsafe { raw.as_ref() };
+        let (ops, events) = (told.ops, told.async_fd);
+        let context = Self { calls, raw, ops, events, name };
+        // Events are taken without waiting for one.
+        let flags = rustix::fs::fcntl_getfl(context.events())?;
+        rustix::fs::fcntl_setfl(context.events(), flags | rustix::fs::OFlags::NONBLOCK)?;
+        Ok(context)
+    }
+
+    /// Becomes readable when there is an event.
+    pub(super) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: The descriptor lives until the device is closed, that is as long as this.
+        unsafe { BorrowedFd::borrow_raw(self.events) }
+    }
+
+    /// The next event, where there is one.
+    pub(super) fn next_event(&self) -> io::Result<Option<Event>> {
+        let mut raw = RawEvent::default();
+        // SAFETY: The context is open, and the event is as declared.
+        let returned = unsafe { (self.calls.get_async_event)(self.raw.as_ptr(), &raw mut raw) };
+        if returned != 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        let address = usize::try_from(raw.element).unwrap_or(0);
+        let object = match raw.event_type {
+            CQ_ERR => Object::Queue(address),
+            QP_FIRST..=QP_LAST | QP_LAST_WQE_REACHED => {
+                let pair = ptr::with_exposed_provenance::<RawPair>(address);
+                // SAFETY: Nobody is done destroying a queue pair before its events are acknowledged.
+                Object::Pair(unsafe { pair.as_ref() }.map_or(0, |pair| pair.qp_num))
+            }
+            // The lower half of the union, as processors here have their bytes in that order or the field is read whole.
+            PORT_FIRST..=PORT_LAST | CLIENT_REREGISTER | GID_CHANGE => {
+                let port = c_int::from_ne_bytes(
+                    *raw.element.to_ne_bytes().first_chunk().expect("four of eight"),
+                );
+                Object::Port(u8::try_from(port).unwrap_or(0))
+            }
+            _ => Object::Device,
+        };
+        // SAFETY: It was got a moment ago, and is acknowledged once.
+        unsafe { (self.calls.ack_async_event)(&raw mut raw) };
+        Ok(Some(Event { kind: raw.event_type, object }))
     }
 
     /// State of a port, from 1.
@@ -515,27 +614,26 @@ impl Drop for Domain {
     }
 }
 
-/// Memory of this process that the NIC reads and, where `remote`, peers write.
+/// Memory that a NIC may use, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct Registration {
     raw: NonNull<RawRegion>,
     domain: Arc<Domain>,
-    memory: Aligned,
+    /// What this end names it by, and a peer where it may.
     lkey: u32,
-    /// What a peer needs to write it.
-    pub(super) rkey: u32,
+    rkey: u32,
+    ended: bool,
 }
 
-// SAFETY: As for `Context`; the memory is owned.
-unsafe impl Send for Region {}
+// SAFETY: As for `Context`.
+unsafe impl Send for Registration {}
 
-impl Region {
-    pub(super) fn new(domain: &Arc<Domain>, mut memory: Aligned, remote: bool) -> io::Result<Self> {
-        let access = ACCESS_LOCAL_WRITE | if remote { ACCESS_REMOTE_WRITE } else { 0 };
-        let bytes = memory.bytes_mut();
-        let (address, length) = (bytes.as_mut_ptr(), bytes.len());
+impl Registration {
+    /// Has the NIC read `memory`, and do what `access` says beside.
+    fn of(domain: &Arc<Domain>, memory: Slot, access: c_int) -> io::Result<Self> {
+        let (address, length) = (memory.address().as_ptr(), memory.bytes());
         let calls = domain.context.calls;
-        // SAFETY: The memory lives as long as the region, and longer: it is dropped after it is deregistered.
+        // SAFETY: Registering reads and writes nothing; what a NIC does there is up to the work it is given, by whoever has both.
         let raw = unsafe { (calls.reg_mr)(domain.raw.as_ptr(), address.cast(), length, access) };
         let raw = made(raw).map_err(|error| {
             let hint = if error.raw_os_error() == Some(libc::ENOMEM) {
@@ -551,7 +649,56 @@ impl Region {
         let told = unsafe { raw.as_ref() };
         let (lkey, rkey) = (told.lkey, told.rkey);
         REGIONS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { raw, domain: Arc::clone(domain), memory, lkey, rkey })
+        Ok(Self { raw, domain: Arc::clone(domain), lkey, rkey, ended: false })
+    }
+
+    /// Has the NIC read a caller's memory, and no more.
+    pub(super) fn to_read(domain: &Arc<Domain>, memory: Slot) -> io::Result<Self> {
+        Self::of(domain, memory, 0)
+    }
+
+    pub(super) fn is_with(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(&self.domain, domain)
+    }
+
+    pub(super) const fn key(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Deregisters it; whether the NIC has let it go.
+    fn end(&mut self) -> bool {
+        if std::mem::replace(&mut self.ended, true) {
+            return true;
+        }
+        // SAFETY: Made by the library, and ended once.
+        let returned = unsafe { (self.domain.context.calls.dereg_mr)(self.raw.as_ptr()) };
+        destroyed("deregister memory", returned, &REGIONS);
+        returned == 0
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Memory of this process that the NIC reads and, where `remote`, peers write.
+#[derive(Debug)]
+pub(super) struct Region {
+    registration: Registration,
+    memory: Aligned,
+    /// What a peer needs to write it.
+    pub(super) rkey: u32,
+}
+
+impl Region {
+    pub(super) fn new(domain: &Arc<Domain>, mut memory: Aligned, remote: bool) -> io::Result<Self> {
+        let access = ACCESS_LOCAL_WRITE | if remote { ACCESS_REMOTE_WRITE } else { 0 };
+        let whole = memory.bytes().len();
+        let registration = Registration::of(domain, memory.slot(0, whole), access)?;
+        let rkey = registration.rkey;
+        Ok(Self { registration, memory, rkey })
     }
 
     /// Where it begins, as a peer names it.
@@ -574,10 +721,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: Made by the library, and not used any more: queue pairs are dropped before regions.
-        let returned = unsafe { (self.domain.context.calls.dereg_mr)(self.raw.as_ptr()) };
-        destroyed("deregister memory", returned, &REGIONS);
-        if returned != 0 {
+        // Queue pairs are dropped before regions, so nothing uses it.
+        if !self.registration.end() {
             // The NIC may still write it.
             std::mem::forget(std::mem::replace(&mut self.memory, Aligned::new(0)));
         }
@@ -633,6 +778,11 @@ impl Queue {
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: The descriptor lives as long as the channel, that is as long as this.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// What events name it by.
+    pub(super) fn address(&self) -> usize {
+        self.raw.as_ptr().expose_provenance()
     }
 
     /// Takes what is there; how many. Fewer than there is room for: the queue was empty then.
@@ -718,6 +868,13 @@ pub(super) struct Global {
     pub(super) traffic_class: u8,
 }
 
+/// A caller's memory, and its key with the NIC.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    pub(super) data: Slot,
+    pub(super) key: u32,
+}
+
 /// What is written to a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
@@ -730,6 +887,8 @@ pub(super) struct Write {
     pub(super) immediate: Option<u32>,
     /// Where from: start in the region, and bytes. None: nothing is written.
     pub(super) from: Option<(usize, u32)>,
+    /// What is written behind that, from a caller's memory.
+    pub(super) lent: Option<Lent>,
     pub(super) to: u64,
     pub(super) rkey: u32,
 }
@@ -767,7 +926,8 @@ impl Pair {
                 cap: PairLimits {
                     max_send_wr: sends,
                     max_recv_wr: receives,
-                    max_send_sge: 1,
+                    // A header, and a caller's memory.
+                    max_send_sge: 2,
                     max_recv_sge: 1,
                     max_inline_data: inline,
                 },
@@ -783,6 +943,8 @@ impl Pair {
         let (raw, inline) = tried("make a queue pair", create(inline).or_else(|_| create(0)))?;
         // SAFETY: A queue pair's beginning is as declared.
         let number = unsafe { raw.as_ref() }.qp_num;
+        // Events name it by its address.
+        let _ = raw.as_ptr().expose_provenance();
         QUEUE_PAIRS.fetch_add(1, Ordering::Relaxed);
         let (_queue, domain) = (Arc::clone(queue), Arc::clone(domain));
         Ok(Self { raw, _queue, domain, number, most_inline: inline as usize })
@@ -875,17 +1037,26 @@ impl Pair {
         result(unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) })
     }
 
-    /// Writes to the peer's memory from a region, which stays untouched until that is complete (or `inline`).
+    /// Writes to the peer's memory from a region, which stays untouched until that is complete (or `inline`), as does what is lent.
     pub(super) fn post_write(&self, region: &Region, write: &Write) -> io::Result<()> {
         let Some(post) = self.domain.context.ops.post_send else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let mut piece = Piece::default();
+        let mut pieces = [Piece::default(); 2];
+        let mut filled = 0;
         if let Some((start, length)) = write.from {
             let fits =
                 region.bytes().len().checked_sub(start).is_some_and(|l| l >= length as usize);
             assert!(fits, "{length} bytes from {start} of a region of {}", region.bytes().len());
-            piece = Piece { addr: region.address() + start as u64, length, lkey: region.lkey };
+            let (addr, lkey) = (region.address() + start as u64, region.registration.lkey);
+            pieces[filled] = Piece { addr, length, lkey };
+            filled += 1;
+        }
+        if let Some(Lent { data, key }) = write.lent {
+            let addr = data.address().as_ptr().expose_provenance() as u64;
+            let length = u32::try_from(data.bytes()).unwrap_or(u32::MAX);
+            pieces[filled] = Piece { addr, length, lkey: key };
+            filled += 1;
         }
         let mut flags = 0;
         if write.signalled {
@@ -897,8 +1068,8 @@ impl Pair {
         let mut work = SendWork {
             wr_id: write.id,
             next: ptr::null_mut(),
-            sg_list: &raw mut piece,
-            num_sge: c_int::from(write.from.is_some()),
+            sg_list: pieces.as_mut_ptr(),
+            num_sge: c_int::try_from(filled).unwrap_or(0),
             opcode: if write.immediate.is_some() { WR_RDMA_WRITE_WITH_IMM } else { WR_RDMA_WRITE },
             send_flags: flags,
             imm_data: write.immediate.unwrap_or(0).to_be(),
@@ -908,7 +1079,8 @@ impl Pair {
         };
         let mut bad = ptr::null_mut();
         // SAFETY: The list ends after one; it is copied before this returns. The region lives until the queue pair is gone, as
-        // whoever has both drops the pair first.
+        // whoever has both drops the pair first. What is lent is registered, and whoever frees it deregisters it before: the NIC
+        // refuses it then.
         result(unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) })
     }
 }

@@ -2,11 +2,16 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::ffi::{Completion, Pair, Queue, Region};
+use super::events::{Place, Trouble, Watch};
+use super::ffi::{Completion, Lent, Pair, Queue, Region};
+use super::gid::Gid;
+use super::nic::Nic;
 use super::status;
-use crate::link::LinkError;
 use crate::link::header::HEADER;
+use crate::link::{Interest, LinkError};
+use crate::memory::Slot;
 
 /// Completions taken at once.
 const BATCH: usize = 16;
@@ -58,11 +63,60 @@ pub(super) struct Line {
     pub(super) remote: (u64, u32),
     /// Why it is of no further use, and whether that is the cause, as for [`LinkError::Nic`].
     pub(super) failed: Option<(String, bool)>,
+    nic: Arc<Nic>,
+    /// The entry of the NIC's table by which it speaks, once connected.
+    pub(super) gid: Option<Gid>,
+    /// How long nothing may move while the NIC is suspected, and since when nothing does.
+    grace: Duration,
+    stalled: Option<Instant>,
 }
 
 impl Line {
-    pub(super) const fn new(pairs: Vec<Pair>, region: Region, queue: Arc<Queue>) -> Self {
-        Self { pairs, region, queue, words: String::new(), remote: (0, 0), failed: None }
+    pub(super) fn new(
+        pairs: Vec<Pair>,
+        region: Region,
+        queue: Arc<Queue>,
+        nic: Arc<Nic>,
+        grace: Duration,
+    ) -> Self {
+        let (words, remote, failed) = (String::new(), (0, 0), None);
+        Self { pairs, region, queue, words, remote, failed, nic, gid: None, grace, stalled: None }
+    }
+
+    /// Asks something about this connection of what the device says.
+    fn ask<T>(&self, question: impl FnOnce(&Watch, &Place<'_>) -> T) -> T {
+        let pairs: Vec<u32> = self.pairs.iter().map(|pair| pair.number).collect();
+        let (port, gid, queue) = (self.nic.port, self.gid, self.queue.address());
+        question(&self.nic.watch, &Place { port, gid, pairs: &pairs, queue })
+    }
+
+    /// Listens to what the device says. A NIC that is only suspected ends the connection where nothing has moved for a while.
+    fn listen(&mut self) {
+        match self.ask(Watch::against) {
+            None => self.stalled = None,
+            Some(Trouble::Failed(why, cause)) => self.fail(why, cause),
+            Some(Trouble::Suspected(why)) => {
+                let since = *self.stalled.get_or_insert_with(Instant::now);
+                if since.elapsed() >= self.grace {
+                    self.fail(format!("{why}, and nothing moves"), true);
+                }
+            }
+        }
+    }
+
+    /// Whether data lies in a buffer that may be lent.
+    pub(super) fn holds(&self, data: Slot) -> bool {
+        self.nic.registry.holds(data)
+    }
+
+    /// Data as the NIC reads it where it lies.
+    pub(super) fn lend(&self, data: Slot) -> Option<Lent> {
+        self.nic.registry.lend(data, &self.nic.domain)
+    }
+
+    /// What a rank that waits for it sleeps on: its completions, and what the device says.
+    pub(super) fn interest(&self) -> Interest<'_> {
+        Interest::Either(self.queue.descriptor(), self.nic.watch.descriptor())
     }
 
     /// Takes what is complete; whether there was anything.
@@ -79,6 +133,7 @@ impl Line {
             };
             for completion in &batch[..found] {
                 any = true;
+                self.stalled = None;
                 if completion.status == 0 {
                     each(self, Done::of(completion));
                 } else {
@@ -116,7 +171,15 @@ impl Line {
         match &self.failed {
             None => Ok(()),
             Some((why, cause)) => {
-                Err(LinkError::Nic { words: format!("{}: {why}", self.words), cause: *cause })
+                let mut words = format!("{}: {why}", self.words);
+                // What the device says may explain it.
+                if let Some(Trouble::Suspected(also) | Trouble::Failed(also, _)) =
+                    self.ask(Watch::explain)
+                    && !words.contains(&also)
+                {
+                    words = format!("{words}; {also}");
+                }
+                Err(LinkError::Nic { words, cause: *cause })
             }
         }
     }
@@ -129,8 +192,9 @@ impl Line {
         self.posted(result);
     }
 
-    /// Asks for an event at the next completion.
+    /// Asks for an event at the next completion, and hears what the device has said.
     pub(super) fn arm(&mut self) {
+        self.listen();
         if let Err(error) = self.queue.arm() {
             self.fail(format!("the completion queue gives no events: {error}"), true);
         }

@@ -4,8 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::events::Watch;
 use super::ffi::{self, Context, Domain, PORT_ACTIVE, PortAttributes};
 use super::gid::{self, Gid, Protocol};
+use super::registry::Registry;
 use crate::variables::Ib;
 
 /// Where the kernel shows RDMA devices.
@@ -16,6 +18,10 @@ const DEVICES: &str = "/sys/class/infiniband";
 pub(super) struct Nic {
     pub(super) domain: Arc<Domain>,
     pub(super) context: Arc<Context>,
+    /// Shared by the ports of a device.
+    pub(super) watch: Arc<Watch>,
+    /// The callers' buffers it may read; those of all NICs of a communicator.
+    pub(super) registry: Arc<Registry>,
     pub(super) port: u8,
     pub(super) infiniband: bool,
     pub(super) lid: u16,
@@ -35,7 +41,11 @@ impl Nic {
 
 /// Every port that may be used.
 #[derive(Debug)]
-pub(crate) struct Nics(Vec<Arc<Nic>>);
+pub(crate) struct Nics {
+    /// In order of their names.
+    ports: Vec<Arc<Nic>>,
+    pub(crate) registry: Arc<Registry>,
+}
 
 impl Nics {
     /// Opens the active ports that `ib` chooses, in the order of their names: `mlx5_2` before `mlx5_10`, so that the n-th port is on
@@ -48,6 +58,7 @@ impl Nics {
         let chosen = |name: &str, port: u8| {
             ib.hca.as_ref().is_none_or(|filter| filter.selects(name, u32::from(port)))
         };
+        let registry = Arc::new(Registry::default());
         let mut against = Vec::new();
         let mut nics = Vec::new();
         let opened = ffi::open(|name| {
@@ -66,13 +77,14 @@ impl Nics {
                 }
             };
             let device = Path::new(DEVICES).join(&context.name);
+            let watch = Arc::new(Watch::new(Arc::clone(&context), device.clone()));
             for port in ports_of(&context.name) {
                 let name = format!("{} port {port}", context.name);
                 if !chosen(&context.name, port) {
                     against.push(format!("{name} is not chosen"));
                     continue;
                 }
-                match usable(&context, &device, port, ib) {
+                match usable(&context, (&watch, &registry), &device, port, ib) {
                     Ok(nic) => nics.push(nic),
                     Err(why) => against.push(format!("{name}: {why}")),
                 }
@@ -95,14 +107,14 @@ impl Nics {
             let gids: Vec<_> = nic.gids.iter().map(ToString::to_string).collect();
             tracing::info!(target: "topod::net", "{} port {} over {layer}, GIDs {}", nic.name(), nic.port, gids.join(", "));
         }
-        Ok(Self(nics.into_iter().map(Arc::new).collect()))
+        Ok(Self { ports: nics.into_iter().map(Arc::new).collect(), registry })
     }
 
     /// The port a channel uses: channels take turns.
     pub(super) fn of_channel(&self, channel: u32) -> &Arc<Nic> {
         // There is at least one.
-        let at = usize::try_from(channel).unwrap_or(0) % self.0.len();
-        &self.0[at]
+        let at = usize::try_from(channel).unwrap_or(0) % self.ports.len();
+        &self.ports[at]
     }
 }
 
@@ -116,7 +128,13 @@ fn ports(device: &Path) -> Vec<u8> {
 }
 
 /// What a port is, or what is against using it.
-fn usable(context: &Arc<Context>, device: &Path, port: u8, ib: &Ib) -> Result<Nic, String> {
+fn usable(
+    context: &Arc<Context>,
+    (watch, registry): (&Arc<Watch>, &Arc<Registry>),
+    device: &Path,
+    port: u8,
+    ib: &Ib,
+) -> Result<Nic, String> {
     let words = |error: io::Error| error.to_string();
     reliable(device)?;
     let attributes = context.port(port).map_err(words)?;
@@ -143,8 +161,9 @@ fn usable(context: &Arc<Context>, device: &Path, port: u8, ib: &Ib) -> Result<Ni
         return Err("it has no GID that can be read; its interface may have no address".to_owned());
     }
     let domain = Arc::new(Domain::new(context).map_err(words)?);
-    let (context, mtu, longest) = (Arc::clone(context), active_mtu, max_msg_sz);
-    Ok(Nic { domain, context, port, infiniband, lid, mtu, longest, gids })
+    let (context, watch, registry) = (Arc::clone(context), Arc::clone(watch), Arc::clone(registry));
+    let (mtu, longest) = (active_mtu, max_msg_sz);
+    Ok(Nic { domain, context, watch, registry, port, infiniband, lid, mtu, longest, gids })
 }
 
 /// Whether a device has reliable connections without a connection manager: neither iWARP nor EFA does.

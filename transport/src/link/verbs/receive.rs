@@ -96,7 +96,8 @@ impl VerbsReceive {
         let (to, rkey) = self.line.remote;
         let immediate = credit.then_some(consumed);
         let id = write_id(0, self.credits);
-        let write = Write { id, signalled, inline: false, immediate, from: None, to, rkey };
+        let write =
+            Write { id, signalled, inline: false, immediate, from: None, lent: None, to, rkey };
         let result = self.line.pairs[0].post_write(&self.line.region, &write);
         self.line.posted(result);
         if signalled {
@@ -133,7 +134,7 @@ impl Receive for VerbsReceive {
     }
 
     fn interest(&self) -> Interest<'_> {
-        Interest::Readable(self.line.queue.descriptor())
+        self.line.interest()
     }
 
     fn arm(&mut self) -> bool {

@@ -1,7 +1,8 @@
 //! The sending half.
 
-use super::ffi::Write;
+use super::ffi::{Lent, Write};
 use super::line::{Done, Line, place, write_id};
+use super::registry;
 use crate::link::header::{HEADER, Identity, encode};
 use crate::link::{Fault, Interest, LinkError, Tag, Transmit};
 use crate::memory::Slot;
@@ -20,6 +21,8 @@ pub(crate) struct VerbsTransmit {
     posted: u64,
     /// Messages whose slots the receiver has given back.
     consumed: u64,
+    /// Data of the next message, where it is not copied.
+    lent: Option<Lent>,
     /// Of each pair: messages posted, how many of them the last signalled write covers, and how many are complete.
     sent: Vec<u64>,
     signalled: Vec<u64>,
@@ -46,6 +49,7 @@ impl VerbsTransmit {
             adaptive,
             posted,
             consumed,
+            lent: None,
             sent,
             signalled,
             completed,
@@ -121,6 +125,10 @@ impl Transmit for VerbsTransmit {
         let header = encode(&self.identity, message, tag);
         self.line.region.bytes_mut()[start..start + HEADER].copy_from_slice(&header);
         let bytes = HEADER + tag.bytes as usize;
+        let lent = self.lent.take();
+        registry::count(lent.is_some());
+        // Of what is lent the header alone comes from the slot.
+        let here = if lent.is_some() { HEADER } else { bytes };
         let upto = self.sent[pair] + 1;
         // Half of what a pair has in flight at most is complete before the window closes.
         let every = (self.slots / (2 * self.sent.len())).max(1) as u64;
@@ -131,16 +139,17 @@ impl Transmit for VerbsTransmit {
         let whole = Write {
             id: write_id(pair, upto),
             signalled,
-            inline: bytes <= self.line.pairs[pair].most_inline,
+            inline: lent.is_none() && bytes <= self.line.pairs[pair].most_inline,
             immediate: Some(number),
             // Slots are checked to be below 4 GiB.
-            from: Some((start, u32::try_from(bytes).unwrap_or(u32::MAX))),
+            from: Some((start, u32::try_from(here).unwrap_or(u32::MAX))),
+            lent,
             to: address + start as u64,
             rkey,
         };
         if self.adaptive && bytes > ANNOUNCED {
             self.write(pair, &Write { signalled: false, immediate: None, ..whole });
-            self.write(pair, &Write { from: None, inline: false, ..whole });
+            self.write(pair, &Write { from: None, lent: None, inline: false, ..whole });
         } else {
             self.write(pair, &whole);
         }
@@ -151,6 +160,15 @@ impl Transmit for VerbsTransmit {
         self.posted += 1;
         // A failure shows when something is waited for.
         Ok(())
+    }
+
+    fn holds(&self, data: Slot) -> bool {
+        self.line.holds(data)
+    }
+
+    fn lend(&mut self, data: Slot) -> bool {
+        self.lent = self.line.lend(data);
+        self.lent.is_some()
     }
 
     fn is_queued(&self) -> bool {
@@ -177,6 +195,7 @@ impl Transmit for VerbsTransmit {
                     inline: false,
                     immediate: None,
                     from: None,
+                    lent: None,
                     to,
                     rkey,
                 };
@@ -188,7 +207,7 @@ impl Transmit for VerbsTransmit {
     }
 
     fn interest(&self) -> Interest<'_> {
-        Interest::Readable(self.line.queue.descriptor())
+        self.line.interest()
     }
 
     fn arm(&mut self) -> bool {

@@ -32,7 +32,13 @@ macro_rules! structures {
 fn facts() -> Vec<(String, u64)> {
     let mut list = Vec::new();
     structures! { list;
-        begins RawContext = "ibv_context" { device as "device", ops as "ops" }
+        begins RawContext = "ibv_context" {
+            device as "device", ops as "ops", cmd_fd as "cmd_fd", async_fd as "async_fd",
+        }
+        whole RawEvent = "ibv_async_event" {
+            element as "element.port_num", element as "element.qp", element as "element.cq",
+            event_type as "event_type",
+        }
         whole ContextOps = "ibv_context_ops" {
             poll_cq as "poll_cq", req_notify_cq as "req_notify_cq",
             post_send as "post_send", post_recv as "post_recv",
@@ -109,6 +115,14 @@ fn facts() -> Vec<(String, u64)> {
         ("IBV_QP_DEST_QPN", QP_DEST_QPN),
         ("IBV_ACCESS_LOCAL_WRITE", ACCESS_LOCAL_WRITE),
         ("IBV_ACCESS_REMOTE_WRITE", ACCESS_REMOTE_WRITE),
+        ("IBV_EVENT_CQ_ERR", CQ_ERR),
+        ("IBV_EVENT_QP_FATAL", QP_FIRST),
+        ("IBV_EVENT_PATH_MIG_ERR", QP_LAST),
+        ("IBV_EVENT_PORT_ACTIVE", PORT_FIRST),
+        ("IBV_EVENT_SM_CHANGE", PORT_LAST),
+        ("IBV_EVENT_QP_LAST_WQE_REACHED", QP_LAST_WQE_REACHED),
+        ("IBV_EVENT_CLIENT_REREGISTER", CLIENT_REREGISTER),
+        ("IBV_EVENT_GID_CHANGE", GID_CHANGE),
         ("IBV_PORT_ACTIVE", PORT_ACTIVE),
         ("IBV_LINK_LAYER_INFINIBAND", LINK_LAYER_INFINIBAND.into()),
         ("IBV_WC_WR_FLUSH_ERR", WC_WR_FLUSH_ERR),
@@ -117,8 +131,10 @@ fn facts() -> Vec<(String, u64)> {
     let numbers =
         numbers.into_iter().map(|(name, value)| (name.to_owned(), u64::from(value.unsigned_abs())));
     list.extend(numbers);
-    let statuses = super::super::status::WORDS.iter().zip(0..);
-    list.extend(statuses.map(|((name, _), number)| ((*name).to_owned(), number)));
+    for words in [&super::super::status::WORDS[..], &super::super::events::WORDS] {
+        let named = words.iter().zip(0..);
+        list.extend(named.map(|((name, _), number)| ((*name).to_owned(), number)));
+    }
     list
 }
 
