@@ -10,13 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::net::UdpSocket;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -26,6 +27,8 @@ const HANG: Duration = Duration::from_secs(900);
 const MARK: &str = "@verbs ";
 /// Sizes of the ranks' program, and the collectives it runs on each.
 const COUNTS: [u64; 5] = [1, 37, 5000, 50_001, 1000];
+/// And the size it runs on buffers that NICs read where they lie.
+const LENT: u64 = 50_001;
 const COLLECTIVES: [&str; 10] = [
     "all-reduce",
     "all-gather",
@@ -191,6 +194,7 @@ impl Image {
 struct Machine {
     child: Child,
     lines: Receiver<String>,
+    said: Vec<String>,
 }
 
 impl Machine {
@@ -203,7 +207,7 @@ impl Machine {
         command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.archive);
         command.args(["-append", &format!("console=ttyS0 quiet panic=-1 {words}")]).args(devices);
         let mut child = command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("QEMU, which was found");
@@ -214,23 +218,42 @@ impl Machine {
                 let _ = send.send(String::from_utf8_lossy(&line).trim_end().to_owned());
             }
         });
-        Self { child, lines }
+        Self { child, lines, said: Vec::new() }
     }
 
-    /// All it says until it has ended, or a panic with that after far too long.
-    fn said(mut self) -> Vec<String> {
-        let deadline = Instant::now() + HANG;
-        let mut said = Vec::new();
-        loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => said.push(line),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("it hangs: {said:#?}"),
+    /// Its next line; nothing once it has ended, or a panic after far too long.
+    fn line(&mut self) -> Option<&str> {
+        match self.lines.recv_timeout(HANG) {
+            Ok(line) => self.said.push(line),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => panic!("it hangs: {:#?}", self.said),
+        }
+        self.said.last().map(String::as_str)
+    }
+
+    /// Waits until its ranks' program asks for something.
+    fn asks(&mut self, what: &str) {
+        let asked = format!("{}", serde_json::json!({ "asks": what }));
+        while let Some(line) = self.line() {
+            if line.contains(&asked) {
+                return;
             }
         }
+        panic!("it never asks for '{what}': {:#?}", self.said);
+    }
+
+    /// Answers what was asked.
+    fn answer(&mut self) {
+        let console = self.child.stdin.as_mut().expect("a pipe");
+        console.write_all(b"done\n").and_then(|()| console.flush()).expect("it listens");
+    }
+
+    /// All it says until it has ended.
+    fn said(mut self) -> Vec<String> {
+        while self.line().is_some() {}
         let status = self.child.wait().expect("a child");
-        assert!(status.success(), "{status}: {said:#?}");
-        said
+        assert!(status.success(), "{status}: {:#?}", self.said);
+        std::mem::take(&mut self.said)
     }
 }
 
@@ -238,6 +261,56 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The wire between the network cards of two machines, frame by frame; it can be cut.
+struct Wire {
+    folder: tempfile::TempDir,
+    cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cut = Arc::new(AtomicBool::new(false));
+        for end in [0, 1] {
+            let from = UnixDatagram::bind(Self::path(&folder, "wire", end)).expect("a socket");
+            let to = Self::path(&folder, "card", 1 - end);
+            let cut = Arc::clone(&cut);
+            // It ends with the test's process: a machine that is gone takes nothing, and sends nothing.
+            std::thread::spawn(move || {
+                let mut frame = vec![0; 1 << 17];
+                while let Ok(bytes) = from.recv(&mut frame) {
+                    if !cut.load(Ordering::Relaxed) {
+                        // A machine that is not yet there, or no more, hears nothing, as on any wire.
+                        let _ = from.send_to(&frame[..bytes], &to);
+                    }
+                }
+            });
+        }
+        Self { folder, cut }
+    }
+
+    fn path(folder: &tempfile::TempDir, what: &str, end: usize) -> PathBuf {
+        folder.path().join(format!("{what}{end}"))
+    }
+
+    /// A network card at one of its ends.
+    fn card(&self, end: usize) -> [String; 4] {
+        let (card, wire) =
+            (Self::path(&self.folder, "card", end), Self::path(&self.folder, "wire", end));
+        let net = format!(
+            "dgram,id=net,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            card.display(),
+            wire.display()
+        );
+        let card = format!("virtio-net-pci,netdev=net,mac=52:54:00:00:00:0{end},romfile=");
+        ["-netdev".to_owned(), net, "-device".to_owned(), card]
+    }
+
+    fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::Relaxed);
     }
 }
 
@@ -259,8 +332,14 @@ fn check_rank(said: &[Value], rank: u64, ranks: u64, pairs_each: u64) {
         .unwrap_or_else(|e| panic!("{place}: {e}: {first}"));
     let [pairs, regions, queues] = objects[..] else { panic!("{first}") };
     assert!(queues > 0 && regions == queues && pairs == pairs_each * queues, "{place}: {first}");
-    let mut expected = COUNTS.iter().flat_map(|count| COLLECTIVES.map(|name| (name, *count)));
+    let counts = COUNTS.iter().chain(&[LENT]);
+    let mut expected = counts.flat_map(|count| COLLECTIVES.map(|name| (name, *count)));
+    let mut traffic = Vec::new();
     for line in checked {
+        if let (Some(copied), Some(lent)) = (line["copied"].as_u64(), line["lent"].as_u64()) {
+            traffic.push((copied, lent));
+            continue;
+        }
         let (name, count) = expected.next().unwrap_or_else(|| panic!("{place}: {line}"));
         assert_eq!(
             (line["checked"].as_str(), line["count"].as_u64()),
@@ -278,6 +357,9 @@ fn check_rank(said: &[Value], rank: u64, ranks: u64, pairs_each: u64) {
         assert_eq!(line["elements"], elements, "{place}: {line}");
     }
     assert_eq!(expected.next(), None, "{place}");
+    // Private memory is copied, whatever it is; of the other kind all is lent but what is short or does not last.
+    let [(copied, 0), (rest, lent)] = traffic[..] else { panic!("{place}: {traffic:?}") };
+    assert!(copied > 0 && lent > rest, "{place}: {traffic:?}");
     assert_eq!(last["left"], serde_json::json!([0, 0, 0]), "{place} leaks: {last}");
 }
 
@@ -293,27 +375,75 @@ fn check_resources(said: &[String], devices: usize) {
     assert_eq!(before, after);
 }
 
+/// What ranks said, by scenario and rank.
+struct Scenarios {
+    said: Vec<String>,
+    by_rank: BTreeMap<(String, u64), Vec<Value>>,
+}
+
+impl Scenarios {
+    /// Of a machine that did all it was to do.
+    #[track_caller]
+    fn of(said: Vec<String>) -> Self {
+        let lines = of_ranks(&said);
+        assert_eq!(lines.last().map(|line| line["over"] == true), Some(true), "{said:#?}");
+        let mut by_rank: BTreeMap<(String, u64), Vec<Value>> = BTreeMap::new();
+        for line in lines[..lines.len() - 1].iter().filter(|line| line.get("asks").is_none()) {
+            assert!(line.get("wanted").is_none(), "{line}: {said:#?}");
+            let scenario = line["scenario"].as_str().expect("a scenario").to_owned();
+            let key = (scenario, line["rank"].as_u64().expect("a rank"));
+            by_rank.entry(key).or_default().push(line["said"].clone());
+        }
+        Self { said, by_rank }
+    }
+
+    #[track_caller]
+    fn take(&mut self, scenario: &str, rank: u64) -> Vec<Value> {
+        self.by_rank
+            .remove(&(scenario.to_owned(), rank))
+            .unwrap_or_else(|| panic!("nothing of rank {rank} in {scenario}: {:#?}", self.said))
+    }
+
+    /// The error of an operation that failed, which leaves nothing behind.
+    #[track_caller]
+    fn failed(&mut self, scenario: &str, rank: u64) -> String {
+        let said = self.take(scenario, rank);
+        let [failed, left] = &said[..] else { panic!("rank {rank} in {scenario}: {said:?}") };
+        assert_eq!(left["left"], serde_json::json!([0, 0, 0]), "rank {rank} leaks in {scenario}");
+        let error = failed["failed"].as_str();
+        error.unwrap_or_else(|| panic!("{scenario} succeeds: {said:?}")).to_owned()
+    }
+
+    /// Nothing else was said, and the kernel has of each device what it had before.
+    #[track_caller]
+    fn end(self, devices: usize) {
+        assert_eq!(self.by_rank.keys().collect::<Vec<_>>(), Vec::<&(String, u64)>::new());
+        check_resources(&self.said, devices);
+    }
+}
+
+/// An error has all of these in it, and names the operation.
+#[track_caller]
+fn holds(text: &str, parts: &[&str]) {
+    holds_of(text, "all-reduce", parts);
+}
+
+#[track_caller]
+fn holds_of(text: &str, collective: &str, parts: &[&str]) {
+    let place = format!("in {collective} number 1, channel ");
+    for part in parts.iter().chain(&[place.as_str()]) {
+        assert!(text.contains(part), "no '{part}' in: {text}");
+    }
+}
+
 /// Two ports in one machine with a wire between them; every fault is told by the names of who and what.
 #[test]
 fn collectives_and_faults_between_two_devices() {
     let Some(image) = image() else { return };
-    let said = Machine::boot(image, 768, "", &[]).said();
-    let mut scenarios: BTreeMap<(String, u64), Vec<Value>> = BTreeMap::new();
-    let lines = of_ranks(&said);
-    assert_eq!(lines.last().map(|line| line["over"] == true), Some(true), "{said:#?}");
-    for line in &lines[..lines.len() - 1] {
-        assert!(line.get("wanted").is_none(), "{line}: {said:#?}");
-        let key = (line["scenario"].as_str().unwrap().to_owned(), line["rank"].as_u64().unwrap());
-        scenarios.entry(key).or_default().push(line["said"].clone());
-    }
-    let mut take = |scenario: &str, rank: u64| {
-        scenarios
-            .remove(&(scenario.to_owned(), rank))
-            .unwrap_or_else(|| panic!("nothing of rank {rank} in {scenario}: {said:#?}"))
-    };
+    let mut scenarios = Scenarios::of(Machine::boot(image, 768, "", &[]).said());
     for (scenario, ranks, pairs_each) in [("two", 2, 1), ("pairs", 3, 3), ("adaptive", 2, 1)] {
         for rank in 0..ranks {
-            check_rank(&take(scenario, rank), rank, ranks, pairs_each);
+            check_rank(&scenarios.take(scenario, rank), rank, ranks, pairs_each);
         }
     }
     let (a, b) = (
@@ -321,65 +451,72 @@ fn collectives_and_faults_between_two_devices() {
         "rxeb port 1 (GID ::ffff:10.8.0.2 at index 1)",
     );
     let (there, back) = (format!("{a} to {b}: "), format!("{b} to {a}: "));
-    let mut failed = |scenario: &str, rank: u64| {
-        let said = take(scenario, rank);
-        let [failed, left] = &said[..] else { panic!("rank {rank} in {scenario}: {said:?}") };
-        assert_eq!(left["left"], serde_json::json!([0, 0, 0]), "rank {rank} leaks in {scenario}");
-        failed["failed"]
-            .as_str()
-            .unwrap_or_else(|| panic!("{scenario} succeeds: {said:?}"))
-            .to_owned()
-    };
     let peer = |rank: u64| format!("the link to rank {rank} on machine (link verbs) failed: ");
-    let holds = |text: &str, parts: &[&str]| {
-        for part in parts.iter().chain(&["in all-reduce number 1, channel 0"]) {
-            assert!(text.contains(part), "no '{part}' in: {text}");
-        }
-    };
     for rank in 0..2 {
         // The rank whose NIC knows the cause says it, and the other is told.
-        let text = failed("wrong-key", rank);
-        holds(
-            &text,
-            &[&peer(1), &there, "remote access error", "(status 10)", "noticed by rank 0"],
-        );
-        let text = failed("flush", rank);
-        holds(&text, &[&peer(1), &there, "work flushed", "(status 5)", "noticed by rank 0"]);
-        let text = failed("lost", rank);
-        let (to, way) = if text.contains("noticed by rank 0") { (1, &there) } else { (0, &back) };
+        let text = scenarios.failed("wrong-key", rank);
+        let by_0 = "noticed by rank 0";
+        holds(&text, &[&peer(1), &there, "remote access error", "(status 10)", by_0]);
+        let text = scenarios.failed("flush", rank);
+        holds(&text, &[&peer(1), &there, "work flushed", "(status 5)", by_0]);
+        let text = scenarios.failed("lost", rank);
+        let (to, way) = if text.contains(by_0) { (1, &there) } else { (0, &back) };
         holds(&text, &[&peer(to), way, "transport retry counter exceeded", "(status 12)"]);
-        let text = failed("cut", rank);
-        let (to, way) = if text.contains("noticed by rank 0") { (1, &there) } else { (0, &back) };
-        holds(&text, &[&peer(to), way]);
-        let status = ["(status 2)", "(status 12)"].iter().any(|status| text.contains(status));
-        assert!(status, "neither that it cannot send nor that nobody answers: {text}");
+        // What the device says beside completions explains what fails there.
+        let by_1 = "noticed by rank 1";
+        let text = scenarios.failed("address", rank);
+        let gone = "rxeb port 1 has GID ::ffff:10.8.0.2 at index 1 no more";
+        holds(&text, &[&peer(0), &back, gone, by_1]);
+        // A wire that ends at one port ends at both, and either rank may be the first to see it.
+        let text = scenarios.failed("cut", rank);
+        let first = |text: &str| text.contains(by_0);
+        let (to, way) = if first(&text) { (1, &there) } else { (0, &back) };
+        let down =
+            |text: &str| format!("rxe{} port 1 is down", if first(text) { "a" } else { "b" });
+        holds(&text, &[&peer(to), way, &down(&text)]);
+        let text = scenarios.failed("down", rank);
+        let (to, way) = if first(&text) { (1, &there) } else { (0, &back) };
+        let nothing = format!("{}, and nothing moves", down(&text));
+        holds_of(&text, "broadcast", &[&peer(to), way, &nothing]);
     }
-    holds(&failed("kill", 0), &["rank 1 on machine (link verbs) is lost: its process ended"]);
-    assert_eq!(scenarios.keys().collect::<Vec<_>>(), Vec::<&(String, u64)>::new());
-    check_resources(&said, 2);
+    let text = scenarios.failed("kill", 0);
+    holds(&text, &["rank 1 on machine (link verbs) is lost: its process ended"]);
+    scenarios.end(2);
 }
 
-/// A rank in each of two machines, joined by network cards.
+/// Two ranks in one machine and one in another, joined by network cards with a wire between them.
 #[test]
-fn collectives_between_two_machines() {
+fn collectives_and_faults_between_two_machines() {
     let Some(image) = image() else { return };
-    // Both are free now; nobody else asks for these.
-    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-    let ports = [0, 1].map(|at: usize| sockets[at].local_addr().unwrap().port());
-    drop(sockets);
-    let machines = [0, 1].map(|rank: usize| {
-        let (own, peer) = (ports[rank], ports[1 - rank]);
-        let net = format!(
-            "dgram,id=net,local.type=inet,local.host=127.0.0.1,local.port={own},\
-             remote.type=inet,remote.host=127.0.0.1,remote.port={peer}"
-        );
-        let card = format!("virtio-net-pci,netdev=net,mac=52:54:00:00:00:0{rank},romfile=");
-        let devices = ["-netdev".to_owned(), net, "-device".to_owned(), card];
-        Machine::boot(image, 512, &format!("RANK={rank}"), &devices)
+    let wire = Wire::new();
+    let mut machines = [0, 1].map(|number: usize| {
+        Machine::boot(image, 512, &format!("MACHINE={number}"), &wire.card(number))
     });
-    for (rank, machine) in (0..).zip(machines) {
-        let said = machine.said();
-        check_rank(&of_ranks(&said), rank, 2, 1);
-        check_resources(&said, 1);
+    for (what, cut) in [("cut", true), ("mend", false)] {
+        machines.iter_mut().for_each(|machine| machine.asks(what));
+        wire.cut(cut);
+        machines.iter_mut().for_each(Machine::answer);
+    }
+    let address = |at: u64| format!("rxea port 1 (GID ::ffff:10.9.0.{} at index 1)", at + 1);
+    for (machine, ranks) in (0..)
+        .zip([0..2, 2..3])
+        .zip(machines)
+        .map(|((at, ranks), machine)| ((at, Scenarios::of(machine.said())), ranks))
+    {
+        let (at, mut scenarios) = machine;
+        for rank in ranks {
+            check_rank(&scenarios.take("three", rank), rank, 3, 1);
+            if rank < 2 {
+                // All that are left are told who is not.
+                let text = scenarios.failed("kill", rank);
+                holds(&text, &["rank 2 on machine-1 (link verbs) is lost: its process ended"]);
+            }
+            // Each side finds out by itself: nothing passes between them.
+            let text = scenarios.failed("cut", rank);
+            let way = format!("{} to {}: ", address(at), address(1 - at));
+            let there = format!("on machine-{} (link verbs) failed: ", 1 - at);
+            holds(&text, &[&there, &way, "transport retry counter exceeded", "(status 12)"]);
+        }
+        scenarios.end(1);
     }
 }

@@ -10,18 +10,18 @@ mount -t tmpfs tmp /tmp
 mkdir -p /dev/shm /run
 mount -t tmpfs shm /dev/shm
 for module in $(cat /modules/order); do insmod /modules/$module || echo "cannot load $module"; done
-echo machine > /proc/sys/kernel/hostname
+echo machine${MACHINE:+-$MACHINE} > /proc/sys/kernel/hostname
 ip link set lo up
 # What the kernel has of each device; a line begins with the word given.
 resources() { rdma resource | while read -r line; do echo "@$1 $line"; done; }
-if [ -n "$RANK" ]; then
+if [ -n "$MACHINE" ]; then
     # One of two machines, joined by a network card.
-    ip addr add 10.9.0.$((RANK + 1))/24 dev eth0
+    ip addr add 10.9.0.$((MACHINE + 1))/24 dev eth0
     ip link set eth0 up
     rdma link add rxea type rxe netdev eth0 || echo "cannot add a device"
-    export VERBS_RANK=$RANK VERBS_RENDEZVOUS=tcp://10.9.0.1:4711 NCCL_SOCKET_IFNAME=eth0
+    export NCCL_SOCKET_IFNAME=eth0
     resources before
-    verbs_ranks host
+    verbs_ranks host $MACHINE
 else
     ip link add va type veth peer name vb
     for side in a b; do
