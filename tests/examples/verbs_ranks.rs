@@ -16,7 +16,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use topology::{Collective, Rank};
+use topology::plan::EdgePath;
+use topology::{Collective, Fraction, Plan, Rank};
 use transport::even::full_plan;
 use transport::{
     Communicator, Element, Fault, Options, ReduceOp, Rendezvous, Transport, VerbsObjects,
@@ -70,7 +71,10 @@ fn one_rank(part: &Value) {
         options.set(name, value.as_str().expect("a setting")).expect("a setting");
     }
     options.set_from_environment().expect("settings");
-    let plan = full_plan(ranks, 1);
+    let mut plan = full_plan(ranks, 1);
+    if part["named"] == true {
+        name_nics(&mut plan);
+    }
     let made = Communicator::new(&plan, Rank(rank), &rendezvous, options);
     let mut communicator = match made {
         Ok(communicator) => communicator,
@@ -86,6 +90,17 @@ fn one_rank(part: &Value) {
     }
     drop(communicator);
     say(&json!({ "left": left() }));
+}
+
+/// Has the ring of two ranks cross the wire, from either's own port to the other's.
+fn name_nics(plan: &mut Plan) {
+    let ring = &mut plan.channels[0];
+    ring.nics = vec!["rxea".to_owned(), "rxeb".to_owned()];
+    for edge in &mut ring.edges {
+        let (from, to) = if edge.from == Rank(0) { ("rxea", "rxeb") } else { ("rxeb", "rxea") };
+        let via = [from, "wire", to].map(str::to_owned).to_vec();
+        edge.paths = vec![EdgePath { via, share: Fraction::of(1, 1) }];
+    }
 }
 
 fn objects(of: VerbsObjects) -> [u64; 3] {
@@ -353,23 +368,30 @@ fn all(scenario: &str, place: Place, environment: &[(&str, &str)]) {
 }
 
 /// `blow` is dealt between an operation that succeeds and one that must not. `dies` is the rank that it kills, `strikes` the one that
-/// does wrong itself.
+/// does wrong itself, and what.
 fn fault(
     scenario: &str,
     place: Place,
     part: &Value,
-    (strikes, dies): (Option<u32>, Option<u32>),
+    (strikes, dies): (Option<(u32, &str)>, Option<u32>),
     blow: impl Fn(&mut Ranks),
 ) {
     let mut whole = json!({ "what": "fault", "fault": "none" });
     whole["options"] = part.clone();
     whole["operation"] = json!(if scenario == "down" { "broadcast" } else { "all-reduce" });
     let change = |rank: u32, part: &mut Value| {
-        if Some(rank) == strikes {
-            part["fault"] = json!(scenario);
+        if let Some((striker, fault)) = strikes
+            && rank == striker
+        {
+            part["fault"] = json!(fault);
         }
     };
-    let mut processes = start(scenario, place, &whole, change, &[]);
+    // Either rank may use either port: which one it does, the plan says.
+    let both = [("NCCL_IB_HCA", "=rxea,rxeb")];
+    let named = scenario == "named";
+    whole["named"] = json!(named);
+    let environment = if named { &both[..] } else { &[] };
+    let mut processes = start(scenario, place, &whole, change, environment);
     for (rank, process) in &processes {
         for wanted in ["objects", "ready"] {
             let line = process.next();
@@ -422,8 +444,9 @@ fn whole() {
     all("two", two, &[]);
     all("pairs", Place::Here(3), &[("NCCL_IB_QPS_PER_CONNECTION", "3"), ("TOPOD_SLOTS", "5")]);
     all("adaptive", two, &[("NCCL_IB_ADAPTIVE_ROUTING", "1"), ("NCCL_IB_GID_INDEX", "1")]);
-    fault("wrong-key", two, &soon, (Some(0), None), go);
-    fault("flush", two, &soon, (Some(0), None), go);
+    fault("wrong-key", two, &soon, (Some((0, "wrong-key")), None), go);
+    fault("named", two, &soon, (Some((0, "wrong-key")), None), go);
+    fault("flush", two, &soon, (Some((0, "flush")), None), go);
     fault("kill", two, &soon, (None, Some(1)), |processes| kill(processes, 1));
     // Frames for an address that nobody has: both ports stay up, and nothing arrives.
     fault("lost", two, &soon, (None, None), |processes| {
@@ -459,7 +482,16 @@ fn one_of_two(machine: u32) {
     let soon = soon();
     let at = |port| Place::OneOfTwo(machine, port);
     all("three", at(4711), &[]);
-    fault("kill", at(4712), &soon, (None, Some(2)), |processes| kill(processes, 2));
+    // What there is decides: memory within a machine, RDMA between the two.
+    all("chosen", at(4714), &[("TOPOD_TRANSPORT", "auto")]);
+    // And TCP where RDMA is switched off on one of them.
+    let off = if machine == 1 { "1" } else { "0" };
+    all("switched-off", at(4715), &[("TOPOD_TRANSPORT", "auto"), ("NCCL_IB_DISABLE", off)]);
+    fault("kill", at(4712), &soon, (None, Some(2)), |processes| {
+        // Once all ranks of both machines are ready.
+        ask("kill");
+        kill(processes, 2);
+    });
     // The wire between the machines ends, whose other side sees nothing of it.
     fault("cut", at(4713), &soon, (None, None), |processes| {
         ask("cut");

@@ -19,9 +19,9 @@ use crate::element::Element;
 use crate::error::{ConnectError, Failure, TransportError};
 use crate::executor::{Compiled, Links};
 use crate::host::Host;
-use crate::link::Fault;
 use crate::link::verbs::Registry;
-use crate::mesh::{Listeners, Mesh};
+use crate::link::{Fault, LinkKind};
+use crate::mesh::{self, Listeners, Mesh};
 use crate::observe::{Observer, Trace};
 use crate::pace::{Pace, monotonic};
 use crate::rendezvous::{Group, Join, Rendezvous, meet};
@@ -136,7 +136,7 @@ impl Communicator {
         options: Options,
     ) -> Result<Self, ConnectError> {
         check(plan, rank, &options)?;
-        let listeners = Listeners::open(rendezvous.is_local(), options.interfaces.as_ref())
+        let listeners = Listeners::open(rendezvous.is_local(), &options)
             .map_err(|source| ConnectError::Local { what: "listen for peers", source })?;
         let own = Join::new(rank, claims(plan, &options), listeners.reach.clone());
         let group = meet(rendezvous, plan.ranks.len(), &own, options.join_timeout)?;
@@ -157,8 +157,7 @@ impl Communicator {
         let (plan, forbidden) =
             options.choice.narrow(by_size.as_ref().unwrap_or(plan), &options.collectives);
         let wanted = connections_of_all(&plan, &options.collectives, options.priorities);
-        let generation = plan.topology.generation.0;
-        let mesh = crate::mesh::connect(rank, &group, generation, &wanted, &options, &listeners)?;
+        let mesh = mesh::connect(rank, &group, &plan, &wanted, &options, &listeners)?;
         let Mesh { control, transmit, receive, pairs, doorbell, arena, registry } = mesh;
         let host = &group.members[rank.index()].reach.host;
         let hosts = group.members.iter().map(|member| &member.reach.host);
@@ -329,11 +328,11 @@ impl Drop for Communicator {
 /// The plan with choices by size for sockets, where nothing else joins any two ranks; every rank finds the same. `None` where the plan
 /// is to go as it is.
 fn over_sockets(plan: &Plan, group: &Group, options: &Options) -> Option<Plan> {
-    let hosts: Vec<_> = group.members.iter().map(|member| &member.reach.host).collect();
-    let shares = |at: usize| hosts[..at].iter().any(|other| other.shares_memory_with(hosts[at]));
+    let all: Vec<_> = group.members.iter().map(|member| &member.reach).collect();
+    let otherwise = |at: usize| all[..at].iter().any(|b| mesh::kind(all[at], b) != LinkKind::Tcp);
     let sockets = match options.transport {
         Transport::Tcp => true,
-        Transport::Auto => !(1..hosts.len()).any(shares),
+        Transport::Auto => !(1..all.len()).any(otherwise),
         Transport::Shm | Transport::Verbs => false,
     };
     if !sockets || options.paths == Paths::Plan {
@@ -367,10 +366,10 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
 fn transport(options: &Options) -> String {
     let name = options.transport.as_str();
     match options.transport {
-        Transport::Verbs => {
+        Transport::Verbs | Transport::Auto => {
             format!("{name} with {} queue pairs a connection", options.ib.queue_pairs)
         }
-        _ => name.to_owned(),
+        Transport::Shm | Transport::Tcp => name.to_owned(),
     }
 }
 

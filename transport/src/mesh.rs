@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
-use topology::Rank;
+use topology::{Plan, Rank};
 
 use crate::arena::Arena;
 use crate::communicator::{Options, Paths, Transport};
@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::link::header::Identity;
 use crate::link::shm::{Doorbell, Layout, Pair, Segment, ShmReceive, ShmTransmit, Side};
 use crate::link::tcp::{TcpReceive, TcpTransmit};
-use crate::link::verbs::{End, Nics, Registry};
+use crate::link::verbs::{End, Nics, Registry, against};
 use crate::link::{LinkKind, Receive, Transmit};
 use crate::rendezvous::{Group, Reach, listen};
 use crate::schedule::ConnectionId;
@@ -62,12 +62,14 @@ pub(crate) struct Listeners {
     pub(crate) tcp: TcpListener,
     unix: UnixListener,
     pub(crate) reach: Reach,
+    /// Where links are chosen by what there is.
+    nics: Option<Nics>,
 }
 
 impl Listeners {
-    /// With a choice of interfaces, its address is told to the others.
-    pub(crate) fn open(local: bool, interfaces: Option<&Interfaces>) -> io::Result<Self> {
-        let address = interfaces.map(reachable_by).transpose()?;
+    /// With a choice of interfaces, its address is told to the others. `local`: nobody is on another host.
+    pub(crate) fn open(local: bool, options: &Options) -> io::Result<Self> {
+        let address = options.interfaces.as_ref().map(reachable_by).transpose()?;
         let local = local && address.is_none_or(|address| address.is_loopback());
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -78,8 +80,29 @@ impl Listeners {
         let unix = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
         tcp.set_nonblocking(true)?;
         unix.set_nonblocking(true)?;
-        Ok(Self { tcp, unix, reach: Reach { host: Host::this(), port, unix: name, address } })
+        let nics = nics_for_choice(local, options);
+        let rdma = nics.as_ref().map(Nics::ports).map_err(Clone::clone);
+        let reach = Reach { host: Host::this(), port, unix: name, address, rdma };
+        Ok(Self { tcp, unix, reach, nics: nics.ok() })
     }
+}
+
+/// The NICs by which other hosts may be reached, or why there are none.
+fn nics_for_choice(local: bool, options: &Options) -> Result<Nics, String> {
+    let none = |why: &str| Err(why.to_owned());
+    if options.transport != Transport::Auto {
+        return none("links are not chosen by what there is");
+    }
+    if options.ib.disable {
+        return none("RDMA is switched off");
+    }
+    if local {
+        return none("all ranks are on one host");
+    }
+    if !Nics::any() {
+        return none("it has no RDMA device");
+    }
+    Nics::open(&options.ib).map(Nics::of_one_layer).map_err(|error| error.to_string())
 }
 
 /// The address of the first interface that is chosen.
@@ -171,20 +194,23 @@ impl Between {
 pub(crate) fn connect(
     own: Rank,
     group: &Group,
-    generation: u64,
+    plan: &Plan,
     connections: &[ConnectionId],
     options: &Options,
     listeners: &Listeners,
 ) -> Result<Mesh, ConnectError> {
+    let generation = plan.topology.generation.0;
     let local = |what| move |source| ConnectError::Local { what, source };
     let deadline = Instant::now() + options.join_timeout;
     let doorbell = Doorbell::new().map_err(local("create an eventfd"))?;
     let members = members(own, group, options)?;
-    let nics = match options.transport {
+    let opened = match options.transport {
         Transport::Verbs => Some(Nics::open(&options.ib).map_err(local("use RDMA"))?),
         _ => None,
     };
-    let here = Here { own, group, options, doorbell: &doorbell, nics: nics.as_ref() };
+    let by_rdma = members.iter().any(|m| m.rank != own && m.link == LinkKind::Verbs);
+    let nics = opened.as_ref().or(listeners.nics.as_ref()).filter(|_| by_rdma);
+    let here = Here { own, group, plan, options, doorbell: &doorbell, nics };
     let mut peers = plan_peers(own, &members, connections);
     for (rank, between) in peers.range_mut(..own) {
         dial(&here, *rank, between, deadline).map_err(|source| between.failed(source))?;
@@ -209,7 +235,7 @@ pub(crate) fn connect(
         pairs: Vec::new(),
         doorbell,
         arena: None,
-        registry: nics.as_ref().map(|nics| Arc::clone(&nics.registry)),
+        registry: nics.map(|nics| Arc::clone(&nics.registry)),
     };
     let mut controls = Vec::new();
     for (rank, between) in peers {
@@ -264,22 +290,48 @@ pub(crate) fn connect(
 
 /// Everybody by rank, with the link this rank reaches them by.
 fn members(own: Rank, group: &Group, options: &Options) -> Result<Vec<Culprit>, ConnectError> {
-    let own_host = &group.members[own.index()].reach.host;
+    let reach = &group.members[own.index()].reach;
+    let mut told = BTreeSet::new();
     let all = (0..).map(Rank).zip(&group.members);
     all.map(|(rank, member)| {
         let host = &member.reach.host;
-        let shared = own_host.shares_memory_with(host);
-        let link = match options.transport {
-            Transport::Auto | Transport::Shm if shared => LinkKind::Shm,
-            Transport::Auto | Transport::Tcp => LinkKind::Tcp,
-            Transport::Verbs => LinkKind::Verbs,
+        let (link, why) = match options.transport {
+            Transport::Auto => chosen(reach, &member.reach),
+            Transport::Tcp => (LinkKind::Tcp, String::new()),
+            Transport::Verbs => (LinkKind::Verbs, String::new()),
+            Transport::Shm if reach.host.shares_memory_with(host) => (LinkKind::Shm, String::new()),
             Transport::Shm => {
                 return Err(ConnectError::NotShared { own, rank, host: host.name.clone() });
             }
         };
+        if !why.is_empty() && rank != own && told.insert((host.name.clone(), why.clone())) {
+            tracing::info!(target: "topod::net", "ranks on {} are reached by {link}: {why}", host.name);
+        }
         Ok(Culprit { rank, host: host.name.clone(), link })
     })
     .collect()
+}
+
+/// The link between two ranks where it is chosen by what there is; the same seen from both.
+pub(crate) fn kind(own: &Reach, peer: &Reach) -> LinkKind {
+    match (&own.rdma, &peer.rdma) {
+        _ if own.host.shares_memory_with(&peer.host) => LinkKind::Shm,
+        (Ok(here), Ok(there)) if against(here, there).is_none() => LinkKind::Verbs,
+        _ => LinkKind::Tcp,
+    }
+}
+
+/// The same, and why.
+fn chosen(own: &Reach, peer: &Reach) -> (LinkKind, String) {
+    let link = kind(own, peer);
+    let why = match (link, &own.rdma, &peer.rdma) {
+        (LinkKind::Shm, ..) => "they share a host".to_owned(),
+        (LinkKind::Verbs, ..) => "both ends have RDMA ports".to_owned(),
+        (LinkKind::Tcp, Err(why), _) => format!("no RDMA from {}: {why}", own.host.name),
+        (LinkKind::Tcp, _, Err(why)) => format!("no RDMA to {}: {why}", peer.host.name),
+        (LinkKind::Tcp, Ok(here), Ok(there)) => against(here, there).unwrap_or_default(),
+    };
+    (link, why)
 }
 
 /// The peers by rank: those with connections, and rank 0 (for rank 0: everybody).
@@ -320,6 +372,7 @@ fn plan_peers(
 struct Here<'a> {
     own: Rank,
     group: &'a Group,
+    plan: &'a Plan,
     options: &'a Options,
     doorbell: &'a Doorbell,
     nics: Option<&'a Nics>,

@@ -21,6 +21,7 @@ use topology::Rank;
 
 use crate::error::{ConnectError, Refusal};
 use crate::host::Host;
+use crate::link::verbs::Port;
 use crate::survivors;
 
 mod client;
@@ -31,7 +32,7 @@ mod server;
 mod tests;
 
 /// Changes whenever the messages do.
-const PROTOCOL: &str = "topod-rendezvous-1";
+const PROTOCOL: &str = "topod-rendezvous-2";
 
 /// Where ranks meet: `tcp://host:port`, `file:///path` or `env://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +184,8 @@ pub(crate) struct Reach {
     pub(crate) unix: String,
     /// Where it wants to be reached by other hosts; by default where rank 0 sees it.
     pub(crate) address: Option<IpAddr>,
+    /// Its RDMA ports, where links are chosen by what there is; else why there are none for that.
+    pub(crate) rdma: Result<Vec<Port>, String>,
 }
 
 impl Join {

@@ -26,6 +26,7 @@ use topology::{Algorithm, Collective, Plan, Rank, plan::Pattern};
 pub(crate) mod by_size;
 mod cost;
 mod direct;
+pub(crate) mod rails;
 mod ring;
 pub mod rounds;
 mod select;

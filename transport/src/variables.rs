@@ -39,12 +39,13 @@ pub struct Effect {
 }
 
 /// NCCL's variables with the settings they stand for.
-const NCCL: [(&str, &str); 14] = [
+const NCCL: [(&str, &str); 15] = [
     ("NCCL_ALGO", "algo"),
     ("NCCL_DEBUG", "debug"),
     ("NCCL_DEBUG_FILE", "debug_file"),
     ("NCCL_DEBUG_SUBSYS", "debug_subsys"),
     ("NCCL_IB_ADAPTIVE_ROUTING", "ib_adaptive_routing"),
+    ("NCCL_IB_DISABLE", "ib_disable"),
     ("NCCL_IB_GID_INDEX", "ib_gid_index"),
     ("NCCL_IB_HCA", "ib_hca"),
     ("NCCL_IB_QPS_PER_CONNECTION", "ib_qps_per_connection"),
@@ -132,6 +133,10 @@ impl Options {
                     .to_owned()
             }
             "proto" => "no message travels with its flag (LL), however small".to_owned(),
+            "ib_disable" if self.ib.disable => {
+                "hosts are not reached by RDMA, unless the transport is verbs".to_owned()
+            }
+            "ib_disable" => "hosts may be reached by RDMA".to_owned(),
             "ib_hca" => "verbs links use these RDMA ports".to_owned(),
             "ib_gid_index" => "verbs links use this entry of each port's GID table".to_owned(),
             "ib_timeout" | "ib_retry_cnt" => format!(
@@ -157,7 +162,7 @@ mod tests {
     type Case = (&'static [(&'static str, &'static str)], fn(&Options), &'static [&'static str]);
 
     /// Variables that are set, what the options then are, and words of the effects in turn.
-    const CASES: [Case; 10] = [
+    const CASES: [Case; 11] = [
         (&[], |o| assert_eq!(o.choice, Choice::default()), &[]),
         (
             &[("NCCL_ALGO", "Ring")],
@@ -211,6 +216,11 @@ mod tests {
                 "NCCL_DEBUG_FILE=/tmp/%h: what",
                 "NCCL_DEBUG_SUBSYS=COLL: of",
             ],
+        ),
+        (
+            &[("NCCL_IB_DISABLE", "1")],
+            |o| assert!(o.ib.disable),
+            &["NCCL_IB_DISABLE=1: hosts are not reached by RDMA"],
         ),
         (
             &[("NCCL_NTHREADS", "512"), ("TOPOD_TRANSPORT", "tcp"), ("TOPOD_DEBUG", "warn")],

@@ -41,7 +41,7 @@ impl Communicator {
         let own = id(ranks.iter().position(|rank| *rank == self.rank).unwrap_or(0));
         let plan = colour.map(|_| plan(&ranks));
         let local = self.group.members.iter().all(|m| m.address.is_loopback());
-        let listeners = Listeners::open(local, options.interfaces.as_ref())
+        let listeners = Listeners::open(local, &options)
             .map_err(|source| ConnectError::Local { what: "listen for peers", source })?;
         let card = plan
             .as_ref()

@@ -13,7 +13,8 @@ use crate::variables::{Choice, Ib, Interfaces, Log};
 /// Which links may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Shared memory within a host, TCP between hosts.
+    /// Shared memory within a host; between hosts RDMA where both ends have ports for it that understand each other, else TCP. The log
+    /// says why.
     #[default]
     Auto,
     /// Shared memory alone; refused where a peer shares none.

@@ -113,6 +113,11 @@ pub const SETTINGS: &[Setting] = &[
         set: |options, value| flag(value).map(|on| options.ib.adaptive_routing = Some(on)),
     },
     Setting {
+        name: "ib_disable",
+        values: "0 or 1",
+        set: |options, value| flag(value).map(|on| options.ib.disable = on),
+    },
+    Setting {
         name: "ib_gid_index",
         values: "a place in the GID table, or -1 for the best",
         set: |options, value| {

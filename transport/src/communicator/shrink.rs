@@ -59,7 +59,7 @@ impl Communicator {
             return Err(ConnectError::NoSuchRank { rank: own, ranks: plan.ranks.len() });
         }
         let local = ranks.iter().all(|r| self.group.members[r.index()].address.is_loopback());
-        let listeners = Listeners::open(local, options.interfaces.as_ref())
+        let listeners = Listeners::open(local, &options)
             .map_err(|source| ConnectError::Local { what: "listen for peers", source })?;
         let join = Join::new(own, claims(&plan, &options), listeners.reach.clone());
         let group = meet_at(&place, ranks.len(), &join, options.join_timeout)?;

@@ -24,8 +24,9 @@
 //! Data goes through slots, which are registered once. A sender's copy into them is spared where the data lies in a buffer of
 //! `Communicator::allocate` and lasts (`registry`, `executor::lasting`): the NIC puts header and data together.
 //!
-//! Channels take turns over the ports of a rank: the n-th channel uses the n-th port (modulo their number) at both ends, so hosts
-//! whose ports have the same names in the same order stay on their rails.
+//! A channel uses the ports that the plan names for its hops (`schedule::rails`). Where it names none, channels take turns over the ports
+//! of a rank: the n-th channel uses the n-th port (modulo their number) at both ends, so hosts whose ports have the same names in the
+//! same order stay on their rails.
 
 mod end;
 mod events;
@@ -39,7 +40,7 @@ mod status;
 mod transmit;
 
 pub(crate) use end::{Answer, End, Offer};
-pub(crate) use nic::Nics;
+pub(crate) use nic::{Nics, Port, against};
 pub(crate) use registry::{Piece, Registry};
 
 /// Objects of the NICs that this process has now.

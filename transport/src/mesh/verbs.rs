@@ -13,13 +13,17 @@ use crate::control::Stream;
 use crate::frame::{self, remaining};
 use crate::link::LinkKind;
 use crate::link::verbs::{Answer, End, Offer};
+use crate::schedule::{ConnectionId, rails};
 
 /// Begins what is said after the answers.
 const READY: &str = "ready";
 
 fn ends(here: &Here<'_>, between: &Between) -> io::Result<Vec<End>> {
     let Some(nics) = here.nics else { return Err(invalid("verbs without NICs")) };
-    let end = |id| End::new(nics, id, id.from == here.own, here.options);
+    let end = |id: ConnectionId| {
+        let named = rails::nic(here.plan, here.own, id);
+        End::new(nics, id, named, id.from == here.own, here.options)
+    };
     between.connections.iter().copied().map(end).collect()
 }
 

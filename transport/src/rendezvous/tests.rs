@@ -12,6 +12,7 @@ fn join(rank: u32, digest: &str) -> Join {
         port: 1000 + u16::try_from(rank).unwrap(),
         unix: format!("u{rank}"),
         address: None,
+        rdma: Err("none".into()),
     };
     Join::new(Rank(rank), vec![("plan digest".into(), digest.into())], reach)
 }

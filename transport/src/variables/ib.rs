@@ -5,6 +5,8 @@ use topology::nccl_hca::HcaFilter;
 /// Settings of verbs links. Those that NCCL has mean what they mean there, and have its defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ib {
+    /// Whether links that are chosen by what there is are never verbs links. Need not be equal.
+    pub disable: bool,
     /// Which ports may be used; by default all that are active. Need not be equal on all ranks.
     pub hca: Option<HcaFilter>,
     /// Which entry of a port's GID table is used; by default the best the two ends have in common. Need not be equal.
@@ -27,6 +29,7 @@ pub struct Ib {
 impl Default for Ib {
     fn default() -> Self {
         Self {
+            disable: false,
             hca: None,
             gid_index: None,
             timeout: 20,

@@ -65,14 +65,15 @@ fn refused(what: String) -> io::Error {
 }
 
 impl End {
-    /// Makes the queue pairs and the memory of one end; the receiver's can be written by the peer.
+    /// Makes the queue pairs and the memory of one end, on the port that is `named`; the receiver's memory can be written by the peer.
     pub(crate) fn new(
         nics: &Nics,
         id: ConnectionId,
+        named: Option<&str>,
         sends: bool,
         options: &Options,
     ) -> io::Result<Self> {
-        let nic = Arc::clone(nics.of_channel(id.channel));
+        let nic = Arc::clone(nics.of_channel(id.channel, named));
         let (slots, slot_bytes) = (options.slots, options.slot_bytes.next_multiple_of(HEADER));
         let place = HEADER + slot_bytes;
         if place as u64 > u64::from(nic.longest) {

@@ -3,6 +3,7 @@
 //! A RoCE port has an entry per address of its interface and version of the protocol; both ends must take the same version and
 //! family. One end sees both lists and decides for both, so that they agree.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -82,12 +83,26 @@ pub(super) fn table(port: &Path) -> Vec<Gid> {
     indices.into_iter().filter_map(entry).collect()
 }
 
+/// What the entries of two ports must agree in: the protocol, and whether their addresses are IPv4's.
+pub(super) type Kind = (Protocol, bool);
+
+impl Gid {
+    const fn kind(&self) -> Kind {
+        (self.protocol, self.is_ipv4())
+    }
+}
+
+/// The kinds of a port's entries.
+pub(super) fn kinds(gids: &[Gid]) -> BTreeSet<Kind> {
+    gids.iter().map(Gid::kind).collect()
+}
+
 /// The entries by which two ports speak, own first: the same protocol and family; version 2 before 1, addresses that reach beyond
 /// the link before those that do not, IPv4 before IPv6, addresses that share most of their beginning (one subnet), and last the
 /// first places. The same whichever end is asked.
 pub(super) fn choose(own: &[Gid], peer: &[Gid]) -> Option<(Gid, Gid)> {
     let pairs = own.iter().flat_map(|a| peer.iter().map(move |b| (*a, *b)));
-    let fits = |(a, b): &(Gid, Gid)| a.protocol == b.protocol && a.is_ipv4() == b.is_ipv4();
+    let fits = |(a, b): &(Gid, Gid)| a.kind() == b.kind();
     pairs.filter(fits).min_by_key(|(a, b)| {
         let shared = (a.address.to_bits() ^ b.address.to_bits()).leading_zeros();
         let (low, high) = (a.index.min(b.index), a.index.max(b.index));
@@ -121,6 +136,7 @@ mod tests {
         assert_eq!(chosen, expected);
         let other = choose(&peer, &own).map(|(a, b)| (b.index, a.index));
         assert_eq!(other, expected, "seen from the other end");
+        assert_eq!(kinds(&own).is_disjoint(&kinds(&peer)), expected.is_none());
     }
 
     #[test]

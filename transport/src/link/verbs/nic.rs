@@ -1,12 +1,15 @@
 //! The RDMA ports of this host, and which of them a rank uses.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::events::Watch;
 use super::ffi::{self, Context, Domain, PORT_ACTIVE, PortAttributes};
-use super::gid::{self, Gid, Protocol};
+use super::gid::{self, Gid, Kind, Protocol};
 use super::registry::Registry;
 use crate::variables::Ib;
 
@@ -110,12 +113,81 @@ impl Nics {
         Ok(Self { ports: nics.into_iter().map(Arc::new).collect(), registry })
     }
 
-    /// The port a channel uses: channels take turns.
-    pub(super) fn of_channel(&self, channel: u32) -> &Arc<Nic> {
+    /// The port a channel uses: the one `named`, as in `mlx5_0` or `mlx5_0:2`; where none is, or it is not among those that may be
+    /// used, channels take turns.
+    pub(super) fn of_channel(&self, channel: u32, named: Option<&str>) -> &Arc<Nic> {
+        if let Some(named) = named {
+            if let Some(found) = self.ports.iter().find(|nic| is_named(nic.name(), nic.port, named))
+            {
+                return found;
+            }
+            tracing::warn!(target: "topod::net", "channel {channel}: the plan names {named}, which cannot be used; ports take turns");
+        }
         // There is at least one.
         let at = usize::try_from(channel).unwrap_or(0) % self.ports.len();
         &self.ports[at]
     }
+
+    /// Leaves ports of one link layer, InfiniBand where there is any: the others of a host are for storage or for people.
+    pub(crate) fn of_one_layer(mut self) -> Self {
+        if self.ports.iter().any(|nic| nic.infiniband) {
+            self.ports.retain(|nic| {
+                if !nic.infiniband {
+                    let name = nic.name();
+                    tracing::info!(target: "topod::net", "not used: {name} port {}: it is on Ethernet, others are on InfiniBand", nic.port);
+                }
+                nic.infiniband
+            });
+        }
+        self
+    }
+
+    /// What peers need to know to tell whether they reach this rank: of ports that are alike in that the first.
+    pub(crate) fn ports(&self) -> Vec<Port> {
+        let mut ports: Vec<Port> = Vec::new();
+        for nic in &self.ports {
+            let (infiniband, kinds) = (nic.infiniband, gid::kinds(&nic.gids));
+            if !ports.iter().any(|port| (port.infiniband, &port.kinds) == (infiniband, &kinds)) {
+                ports.push(Port { nic: nic.name().to_owned(), port: nic.port, infiniband, kinds });
+            }
+        }
+        ports
+    }
+
+    /// Whether the kernel shows any RDMA device. Costs next to nothing, unlike loading the library to ask it.
+    pub(crate) fn any() -> bool {
+        std::fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
+    }
+}
+
+/// A port as other ranks know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Port {
+    nic: String,
+    port: u8,
+    infiniband: bool,
+    kinds: BTreeSet<Kind>,
+}
+
+/// What is against that any port of one rank reaches any of another's, whichever a channel uses, as far as can be told without sending;
+/// both ranks find the same.
+pub(crate) fn against(own: &[Port], peer: &[Port]) -> Option<String> {
+    own.iter().flat_map(|a| peer.iter().map(move |b| (a, b))).find_map(|(a, b)| {
+        let against = if a.infiniband != b.infiniband {
+            "are on InfiniBand and on Ethernet"
+        } else if a.kinds.is_disjoint(&b.kinds) {
+            "have no kind of GID in common"
+        } else {
+            return None;
+        };
+        Some(format!("{} port {} and {} port {} {against}", a.nic, a.port, b.nic, b.port))
+    })
+}
+
+/// Whether a port is the one meant. Without a number any port of the device is.
+fn is_named(device: &str, port: u8, named: &str) -> bool {
+    let (name, number) = named.split_once(':').map_or((named, None), |(n, p)| (n, Some(p)));
+    name == device && number.is_none_or(|number| number.parse() == Ok(port))
 }
 
 /// Ports of a device by its folder, from 1.
@@ -204,6 +276,38 @@ mod tests {
         names.sort_by_key(|name| natural(name, 1));
         assert_eq!(names, ["bnxt_re0", "mlx5_0", "mlx5_2", "mlx5_10", "rxe"]);
         assert!(natural("mlx5_0", 1) < natural("mlx5_0", 2));
+    }
+
+    #[test]
+    fn plans_name_devices_and_ports() {
+        assert!(is_named("mlx5_1", 1, "mlx5_1") && is_named("mlx5_1", 2, "mlx5_1"));
+        assert!(is_named("mlx5_1", 2, "mlx5_1:2") && !is_named("mlx5_1", 1, "mlx5_1:2"));
+        assert!(!is_named("mlx5_10", 1, "mlx5_1") && !is_named("mlx5_1", 1, "mlx5_1:x"));
+    }
+
+    #[test]
+    fn ranks_reach_each_other_where_all_their_ports_do() {
+        let port = |nic: &str, infiniband, address: &str| {
+            let protocol = if infiniband { Protocol::InfiniBand } else { Protocol::RoceV2 };
+            let gid = Gid { index: 0, protocol, address: address.parse().unwrap() };
+            Port { nic: nic.to_owned(), port: 1, infiniband, kinds: gid::kinds(&[gid]) }
+        };
+        let [v4, v6, infiniband] = [
+            port("a", false, "::ffff:10.0.0.1"),
+            port("b", false, "2001:db8::1"),
+            port("c", true, "fe80::1"),
+        ];
+        let check = |own: &[Port], peer: &[Port], expected: Option<&str>| {
+            assert_eq!(against(own, peer).as_deref(), expected);
+            assert_eq!(against(peer, own).is_some(), expected.is_some(), "the other end agrees");
+        };
+        let one = |port: &Port| vec![port.clone()];
+        check(&one(&v4), &one(&v4), None);
+        check(&one(&infiniband), &one(&infiniband), None);
+        let kinds = "a port 1 and b port 1 have no kind of GID in common";
+        check(&one(&v4), &one(&v6), Some(kinds));
+        let layers = "a port 1 and c port 1 are on InfiniBand and on Ethernet";
+        check(&one(&v4), &[v4.clone(), infiniband], Some(layers));
     }
 
     #[test]
