@@ -163,10 +163,10 @@ topod_status topod_options_create(topod_options **options);
 /* Changes a setting: timeout_ms, join_timeout_ms, transport (auto, shm, tcp, verbs), paths (auto, plan), collectives (all, or
    names separated by commas), heap_bytes, slots, slot_bytes, cross_memory, pin, timed (0 or 1), algo, proto, socket_ifname,
    debug, debug_subsys, debug_file, ib_hca, ib_gid_index, ib_timeout, ib_retry_cnt, ib_qps_per_connection, ib_sl, ib_tc,
-   ib_adaptive_routing (as NCCL's variables); priorities (how many operations may have); bandwidth (bytes a second a rank may send,
-   0 for any); report (the socket of a daemon that is told how operations end, or default); and progress_thread (0 or 1): whether a
-   thread moves operations while the caller computes. What is not set is the environment's: TOPOD_ and the name in capitals, else
-   NCCL's variable. */
+   ib_adaptive_routing, ib_disable (as NCCL's variables); priorities (how many operations may have); bandwidth (bytes a second a
+   rank may send, 0 for any); report (the socket of a daemon that is told how operations end, or default); and progress_thread
+   (0 or 1): whether a thread moves operations while the caller computes. What is not set is the environment's: TOPOD_ and the
+   name in capitals, else NCCL's variable. */
 topod_status topod_options_set(topod_options *options, const char *name, const char *value);
 
 /* Frees options; null is nothing. */
@@ -212,7 +212,8 @@ topod_status topod_barrier(const topod_communicator *communicator);
    words name the others. The group remains usable. */
 topod_status topod_monitored_barrier(const topod_communicator *communicator, uint64_t limit_ms);
 
-/* Zeroed memory that operations of this group use where it lies, where all ranks share a host; else ordinary memory.
+/* Zeroed memory that operations of this group use where it lies, where all ranks share a host; that NICs send from where it
+   lies, where verbs links join them; else ordinary memory.
    Aligned for every element type. */
 topod_status topod_allocate(const topod_communicator *communicator, size_t bytes, void **memory);
 

@@ -193,7 +193,8 @@ pub unsafe extern "C" fn topod_monitored_barrier(
     })
 }
 
-/// Zeroed memory that operations of this group use where it lies, where all ranks share a host; else ordinary memory.
+/// Zeroed memory that operations of this group use where it lies, where all ranks share a host; that NICs send from where it
+/// lies, where verbs links join them; else ordinary memory.
 /// Aligned for every element type.
 ///
 /// # Safety

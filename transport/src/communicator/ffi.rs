@@ -176,9 +176,9 @@ impl Communicator {
             }
             let filled: usize = bytes[bucket.clone()].iter().sum();
             let length = filled.div_ceil(8);
-            // Where the group's heap is full, ordinary memory does.
-            let mut memory =
-                self.allocate::<f64>(length).unwrap_or_else(|_| SharedBuffer::private(length));
+            // Where the group's heap is full, ordinary memory does; as it does where NICs would have to be told of it for one operation.
+            let shared = self.shared.as_ref().and_then(|_| self.allocate::<f64>(length).ok());
+            let mut memory = shared.unwrap_or_else(|| SharedBuffer::private(length));
             let slot = caller_mut(&mut memory[..]).part(0, filled);
             let mut at = 0;
             for tensor in &tensors[bucket.clone()] {

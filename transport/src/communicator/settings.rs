@@ -330,6 +330,7 @@ mod tests {
             ("debug_subsys", "COLL,NET", "MAGIC"),
             ("heap_bytes", "4096", "-1"),
             ("ib_adaptive_routing", "1", "2"),
+            ("ib_disable", "1", "maybe"),
             ("ib_gid_index", "3", "256"),
             ("ib_hca", "^=mlx5_0:1,mlx5_1", "mlx5_0,"),
             ("ib_qps_per_connection", "4", "0"),

@@ -8,6 +8,7 @@ use super::events::{Place, Trouble, Watch};
 use super::ffi::{Completion, Lent, Pair, Queue, Region};
 use super::gid::Gid;
 use super::nic::Nic;
+use super::registry::Piece;
 use super::status;
 use crate::link::header::HEADER;
 use crate::link::{Interest, LinkError};
@@ -110,7 +111,7 @@ impl Line {
     }
 
     /// Data as the NIC reads it where it lies.
-    pub(super) fn lend(&self, data: Slot) -> Option<Lent> {
+    pub(super) fn lend(&self, data: Slot) -> Option<(Lent, Arc<Piece>)> {
         self.nic.registry.lend(data, &self.nic.domain)
     }
 

@@ -4,7 +4,7 @@
 //! with the memory: pages that were given back and had again at the same address are other pages, and a NIC goes on reading the old
 //! ones. Of memory that callers have from elsewhere nobody tells when it is given back (no hook into an allocator sees a stack, a
 //! `munmap` by a library or a mapping that moves), so **only buffers of [`Communicator::allocate`](crate::Communicator::allocate) are
-//! registered**, and deregistered when they are dropped; all others go through the slots of a connection, with one copy more.
+//! registered**, and deregistered when they are dropped and what was sent from them is acknowledged; all others go through the slots of a connection, with one copy more.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,13 +83,14 @@ impl Registry {
         self.piece(data).is_some()
     }
 
-    /// Data as a NIC reads it where it lies; `None` where it is to be copied.
-    pub(super) fn lend(&self, data: Slot, domain: &Arc<Domain>) -> Option<Lent> {
+    /// Data as a NIC reads it where it lies, and the buffer, to be kept until it has; `None` where it is to be copied.
+    pub(super) fn lend(&self, data: Slot, domain: &Arc<Domain>) -> Option<(Lent, Arc<Piece>)> {
         if data.bytes() < WORTH_LENDING {
             return None;
         }
-        let key = self.piece(data)?.key(domain)?;
-        Some(Lent { data, key })
+        let piece = self.piece(data)?;
+        let key = piece.key(domain)?;
+        Some((Lent { data, key }, piece))
     }
 
     /// The group has ended: nothing is lent any more, though buffers may live on.

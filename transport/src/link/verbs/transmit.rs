@@ -1,8 +1,10 @@
 //! The sending half.
 
+use std::sync::Arc;
+
 use super::ffi::{Lent, Write};
 use super::line::{Done, Line, place, write_id};
-use super::registry;
+use super::registry::{self, Piece};
 use crate::link::header::{HEADER, Identity, encode};
 use crate::link::{Fault, Interest, LinkError, Tag, Transmit};
 use crate::memory::Slot;
@@ -22,7 +24,10 @@ pub(crate) struct VerbsTransmit {
     /// Messages whose slots the receiver has given back.
     consumed: u64,
     /// Data of the next message, where it is not copied.
-    lent: Option<Lent>,
+    lent: Option<(Lent, Arc<Piece>)>,
+    /// Buffers with the pair and the number of a message sent from them. A receiver may have consumed it and its NIC's acknowledgement be
+    /// lost: the operation is over then, and this NIC sends again from memory that must still be there. (The receiver's passes over it.)
+    held: Vec<(usize, u64, Arc<Piece>)>,
     /// Of each pair: messages posted, how many of them the last signalled write covers, and how many are complete.
     sent: Vec<u64>,
     signalled: Vec<u64>,
@@ -50,6 +55,7 @@ impl VerbsTransmit {
             posted,
             consumed,
             lent: None,
+            held: Vec::new(),
             sent,
             signalled,
             completed,
@@ -76,8 +82,8 @@ impl VerbsTransmit {
     }
 
     fn poll(&mut self) -> bool {
-        let Self { line, posted, consumed, completed, .. } = self;
-        line.poll(|line, done| match done {
+        let Self { line, posted, consumed, completed, held, .. } = self;
+        let any = line.poll(|line, done| match done {
             Done::Written { pair, upto } => {
                 if let Some(completed) = completed.get_mut(pair) {
                     *completed = upto.max(*completed);
@@ -90,7 +96,11 @@ impl VerbsTransmit {
                 }
                 line.receive_again(pair);
             }
-        })
+        });
+        if any {
+            held.retain(|(pair, upto, _)| completed[*pair] < *upto);
+        }
+        any
     }
 
     fn write(&mut self, pair: usize, write: &Write) {
@@ -125,14 +135,16 @@ impl Transmit for VerbsTransmit {
         let header = encode(&self.identity, message, tag);
         self.line.region.bytes_mut()[start..start + HEADER].copy_from_slice(&header);
         let bytes = HEADER + tag.bytes as usize;
-        let lent = self.lent.take();
+        let (lent, piece) = self.lent.take().unzip();
         registry::count(lent.is_some());
         // Of what is lent the header alone comes from the slot.
         let here = if lent.is_some() { HEADER } else { bytes };
         let upto = self.sent[pair] + 1;
         // Half of what a pair has in flight at most is complete before the window closes.
         let every = (self.slots / (2 * self.sent.len())).max(1) as u64;
-        let signalled = self.completed[pair] + 1 == upto || upto.is_multiple_of(every);
+        // What is lent is given back as soon as it can be.
+        let signalled =
+            lent.is_some() || self.completed[pair] + 1 == upto || upto.is_multiple_of(every);
         #[expect(clippy::cast_possible_truncation, reason = "the lower half is what goes along")]
         let number = message as u32;
         let (address, rkey) = self.line.remote;
@@ -153,6 +165,7 @@ impl Transmit for VerbsTransmit {
         } else {
             self.write(pair, &whole);
         }
+        self.held.extend(piece.map(|piece| (pair, upto, piece)));
         self.sent[pair] = upto;
         if signalled {
             self.signalled[pair] = upto;
