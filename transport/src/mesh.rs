@@ -102,7 +102,11 @@ fn nics_for_choice(local: bool, options: &Options) -> Result<Nics, String> {
     if !Nics::any() {
         return none("it has no RDMA device");
     }
-    Nics::open(&options.ib).map(Nics::of_one_layer).map_err(|error| error.to_string())
+    let nics =
+        Nics::open(&options.ib).map(Nics::of_one_layer).map_err(|error| error.to_string())?;
+    let bytes = options.slots.saturating_mul(options.slot_bytes);
+    nics.take(bytes).map_err(|error| error.to_string())?;
+    Ok(nics)
 }
 
 /// The address of the first interface that is chosen.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::events::Watch;
-use super::ffi::{self, Context, Domain, PORT_ACTIVE, PortAttributes};
+use super::ffi::{self, Context, Domain, PORT_ACTIVE, PortAttributes, Region};
 use super::gid::{self, Gid, Kind, Protocol};
 use super::registry::Registry;
+use crate::memory::Aligned;
 use crate::variables::Ib;
 
 /// Where the kernel shows RDMA devices.
@@ -140,6 +141,13 @@ impl Nics {
             });
         }
         self
+    }
+
+    /// Whether each port's device takes so many bytes of memory for a connection: where locked memory is limited, it is better known
+    /// before a link is chosen.
+    pub(crate) fn take(&self, bytes: usize) -> io::Result<()> {
+        let take = |nic: &Arc<Nic>| Region::new(&nic.domain, Aligned::new(bytes), true).map(drop);
+        self.ports.iter().try_for_each(take)
     }
 
     /// What peers need to know to tell whether they reach this rank: of ports that are alike in that the first.
