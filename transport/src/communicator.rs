@@ -16,7 +16,7 @@ use self::watch::Patience;
 use crate::arena::SharedBuffer;
 use crate::control::Control;
 use crate::element::Element;
-use crate::error::{ConnectError, Failure, TransportError};
+use crate::error::{ConnectError, Culprit, Failure, TransportError};
 use crate::executor::{Compiled, Links};
 use crate::host::Host;
 use crate::link::verbs::Registry;
@@ -303,6 +303,21 @@ impl Communicator {
     #[doc(hidden)]
     pub fn provoke(&mut self, fault: Fault) {
         self.links.transmit.iter_mut().for_each(|half| half.link.provoke(fault));
+    }
+
+    /// A rank as errors name it.
+    #[must_use]
+    pub fn culprit(&self, rank: Rank) -> Culprit {
+        self.control.culprit(rank)
+    }
+
+    /// Ends the group on every rank, for what a caller found who moves data of the group by means of its own, such as devices'. What
+    /// the ranks were told before holds.
+    pub fn give_up(&mut self, failure: Failure) -> TransportError {
+        match &self.failure {
+            Some(failure) => TransportError::Unusable(failure.clone()),
+            None => self.broke(Box::new(failure)),
+        }
     }
 
     /// Why the communicator is of no further use, if so.

@@ -48,7 +48,7 @@ pub use communicator::{
 pub use control::fuzz_messages;
 pub use driver::Driver;
 pub use element::{Element, ElementType, ReduceOp, UnknownWord};
-pub use error::{ConnectError, Failure, TransportError, with_causes};
+pub use error::{ConnectError, Culprit, Failure, StepName, TransportError, with_causes};
 pub use executor::{StepDone, StepHook};
 #[doc(hidden)]
 pub use link::Fault;

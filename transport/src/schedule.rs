@@ -350,11 +350,15 @@ pub fn shard(count: usize, rank: Rank, ranks: usize) -> Range<usize> {
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
-pub(crate) struct ConnectionId {
-    pub(crate) from: Rank,
-    pub(crate) to: Rank,
-    pub(crate) channel: u32,
-    pub(crate) connection: u32,
+pub struct ConnectionId {
+    /// Who sends.
+    pub from: Rank,
+    /// Who receives.
+    pub to: Rank,
+    /// [`channel_ids`] number, or [`SEND_RECV`].
+    pub channel: u32,
+    /// As in [`Lane::connection`]; those of the next priority are numbered from the next multiple of 65,536 on.
+    pub connection: u32,
 }
 
 /// Connections of the next priority: those of all have their own, numbered from a multiple of this on.
@@ -362,7 +366,8 @@ const OF_PRIORITY: u32 = 1 << 16;
 
 impl ConnectionId {
     /// The connection that stands for this one in operations of a priority.
-    pub(crate) const fn of(self, priority: u32) -> Self {
+    #[must_use]
+    pub const fn of(self, priority: u32) -> Self {
         Self { connection: self.connection + priority * OF_PRIORITY, ..self }
     }
 
@@ -373,7 +378,7 @@ impl ConnectionId {
 }
 
 /// The channel of sends and receives, which go straight between any two ranks, whatever the plan.
-pub(crate) const SEND_RECV: u32 = u32::MAX;
+pub const SEND_RECV: u32 = u32::MAX;
 
 /// The schedule of one rank sending `count` elements to another: their two programs, the others' empty.
 ///
@@ -416,7 +421,8 @@ const fn direct_only(collective: Collective) -> bool {
 }
 
 /// Every connection that schedules for `collectives` may use in operations of so many priorities, sorted.
-pub(crate) fn connections_of_all(
+#[must_use]
+pub fn connections_of_all(
     plan: &Plan,
     collectives: &[Collective],
     priorities: u32,
