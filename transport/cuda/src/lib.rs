@@ -1,12 +1,77 @@
-//! Reductions on device memory.
+//! Collectives on device memory, along a plan.
 //!
 //! ```text
+//!   plan ── transport::schedule ──▶ lanes of steps ── order ──▶ executor ──▶ streams: copies, kernels, waits for words
+//!   host's group ── meet ──▶ who reaches whom, memory by pointer or handle, pinned words and slots       │
+//!                └─ watch ◀── ends, failures, silent ranks; poisons words so that streams run out ◀──────┘
 //!   kernels.cu ── NVRTC, for the GPU at hand ──▶ PTX ── driver ──▶ one function per element type and operation
-//!       └──────── the host's C++ compiler ──────▶ the same functions over host memory: the tests of the arithmetic
+//!       └──────── the host's C++ compiler ──────▶ the same functions over host memory: the tests
 //! ```
 //!
-//! NVRTC and the driver are found at run time; a host without them is an ordinary host. **No GPU has run these kernels yet**: they
-//! compile and assemble for compute capabilities 7.0 to 12.0, and their arithmetic is checked on a host.
+//! An operation is enqueued after the caller's stream, which waits for it; nothing on that way waits for the device. Ranks of one host,
+//! threads or processes, wait for each other by words in pinned memory (`cuStreamWaitValue32`): a message goes straight into the
+//! receiver's memory where its device can be reached, else through pinned memory of the host; between hosts it goes through pinned
+//! memory and the links of the host's group. [`Communicator::links`] says which, and why.
+//!
+//! NVRTC and the driver are found at run time (`TOPOD_CUDA_LIBRARY` names another libcuda); a host without them is an ordinary host.
+//!
+//! The driver is called by declarations of this crate's own (`ffi`), not by cudarc, which compiles the kernels alone: cudarc 0.19 panics
+//! where the library or a symbol is missing, takes the toolkit's stub (`libcuda.so`) before the driver (`libcuda.so.1`), and has results
+//! as an enumeration, so that a code newer than its list is undefined behaviour.
+//!
+//! # What was verified, on what
+//!
+//! **No GPU has run any of this yet.** The kernels compile and assemble for compute capabilities 7.0 to 12.0, and their arithmetic is checked
+//! on a host. Everything else runs over a double of libcuda that was written from the public headers by somebody who did not see this code:
+//! every collective, element type and operation among 1 to 8 ranks, in and out of place, as threads and as processes, through peers' memory,
+//! the host's, and between pretended hosts; what is lost, refused, silent or killed.
+//!
+//! What a double cannot show, and a run on hardware must: that words and data become visible in the order the reference promises, over NVLink
+//! and PCIe; how streams share the hardware's queues (the order of enqueuing is chosen so that any sharing is free of deadlock); every rate. To
+//! try: the groups of this crate's tests (`cargo test -p transport-cuda`) without `TOPOD_CUDA_LIBRARY`, first ranks that share one GPU, then a
+//! GPU each, with `compute-sanitizer`; then rates against the plan's.
+//!
+//! # What there is not
+//!
+//! - GPUDirect RDMA: NICs read and write the host's memory.
+//! - LL and LL128: their order of stores within a kernel cannot be proved without hardware.
+//! - A persistent kernel, or graphs: a message takes some four calls of the driver, so large slots
+//!   ([`Options::slot_bytes`]) are better, and small operations cost as many calls as they have messages.
+//! - Budgets of bytes a second: streams cannot be paced. Budgets of memory hold.
+//! - NVTX ranges.
+//! - Links are not encrypted, be they NVLink, PCIe, or memory of the host.
+
+mod buffer;
+mod call;
+mod collectives;
+mod communicator;
+mod context;
+mod device;
+mod error;
+mod executor;
+mod ffi;
+mod fusion;
+mod ipc;
+mod kernels;
+mod meet;
+mod network;
+mod objects;
+mod order;
+mod program;
+mod segment;
+mod stream;
+mod watch;
+mod wire;
+
+pub use buffer::{Buffer, Memory};
+pub use communicator::{Communicator, Options, Pending};
+pub use context::Context;
+pub use device::Device;
+pub use error::{CudaError, DriverError, NoDriver};
+pub use kernels::Image;
+pub use objects::{Objects, objects};
+pub use stream::Stream;
+pub use wire::{Link, Way};
 
 use cudarc::nvrtc::{self, CompileOptions, Ptx};
 use transport::{ElementType, ReduceOp};

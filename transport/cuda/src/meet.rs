@@ -1,0 +1,410 @@
+//! How the devices of a group come together: the host's group carries what they tell each other.
+//!
+//! ```text
+//!   who       host, process, device, settings; the slots others write and the handle that opens them
+//!   ways      how each reaches each, found by trying; who could not, says why
+//!   memory    the lowest rank of a host makes it,
+//!   ready     the others open it
+//! ```
+//!
+//! What fails on one rank is told in the round that follows, so that all give up with the same words.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use topology::{BusId, Plan, Rank};
+use transport::Communicator as Group;
+use transport::schedule::ConnectionId;
+
+use crate::buffer::Buffer;
+use crate::context::Context;
+use crate::device::Device;
+use crate::error::CudaError;
+use crate::ffi::{Address, IPC_BYTES, IpcHandle};
+use crate::ipc::Opened;
+use crate::segment::{Layout, Name, Segment, Word};
+use crate::wire::{FIRST, Link, Way, Wire, Wires, in_word};
+
+/// Groups this process has begun to make.
+static GROUPS: AtomicU64 = AtomicU64::new(0);
+
+/// More than any rank has to say.
+const MOST_BYTES: usize = 1 << 24;
+
+/// What the ends of all connections are made with.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) slots: usize,
+    pub(crate) slot_bytes: usize,
+    /// Whether devices may write each other's memory.
+    pub(crate) peer: bool,
+    /// Stands for the host, in tests of ways between hosts.
+    pub(crate) host: Option<String>,
+    /// What must be equal on all ranks, by name.
+    pub(crate) claims: Vec<(String, String)>,
+    pub(crate) connections: Vec<ConnectionId>,
+}
+
+/// The device's side of a group.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) segment: Arc<Segment>,
+    /// For what goes between hosts; this rank's alone.
+    pub(crate) own: Option<Arc<Segment>>,
+    /// The ranks of this host, ascending.
+    pub(crate) members: Vec<Rank>,
+    pub(crate) wires: Wires,
+    pub(crate) links: Vec<Link>,
+    pub(crate) opened: Opened,
+    /// What others write.
+    pub(crate) region: Option<Arc<Buffer>>,
+    /// Bytes of device memory and of pinned memory.
+    pub(crate) bytes: usize,
+}
+
+/// Who a rank is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Who {
+    host: String,
+    /// Equal within a process alone.
+    process: String,
+    /// Groups this process had begun to make.
+    groups: u64,
+    bus_id: BusId,
+    claims: Vec<(String, String)>,
+    region: Option<Region>,
+}
+
+/// The memory of a device that others write.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Region {
+    /// Within its process.
+    address: Address,
+    /// Of the allocation, which the handle opens.
+    base: Address,
+    handle: Option<Vec<u8>>,
+    /// Why there is no handle.
+    why: String,
+}
+
+/// A round's word: or why there is none.
+pub(crate) type Said<T> = Result<T, String>;
+
+/// `ready` says why this rank cannot take part, if so.
+pub(crate) fn meet(
+    group: &mut Group,
+    plan: &Plan,
+    context: &Arc<Context>,
+    setup: &Setup,
+    ready: Said<()>,
+) -> Result<Met, CudaError> {
+    let own = group.rank();
+    let made =
+        ready.and_then(|()| Region::make(context, own, setup).map_err(|error| error.to_string()));
+    let (region, buffer) = match made {
+        Ok(Some((region, buffer))) => (Ok(Some(region)), Some(buffer)),
+        Ok(None) => (Ok(None), None),
+        Err(why) => (Err(why), None),
+    };
+    let who = region.map(|region| Who {
+        host: setup.host.clone().unwrap_or_else(this_host),
+        process: this_process().to_owned(),
+        groups: GROUPS.fetch_add(1, Ordering::Relaxed),
+        bus_id: context.bus_id(),
+        claims: setup.claims.clone(),
+        region,
+    });
+    let all = round(group, &who)?;
+    compare(&all)?;
+    let near: Vec<Rank> =
+        ranks(&all).filter(|r| all[r.index()].host == all[own.index()].host).collect();
+
+    let mut opened = Opened::new(Arc::clone(context));
+    let mut reach = Reach { context, plan, setup, all: &all, own, opened: &mut opened };
+    let ways: Vec<(Way, String, Address)> = ranks(&all).map(|peer| reach.to(peer)).collect();
+    let told: Vec<Way> = ways.iter().map(|(way, ..)| *way).collect();
+    let told =
+        round(group, &Ok(told.iter().map(|way| way.as_str().to_owned()).collect::<Vec<_>>()))?;
+    let staged = |id: &&ConnectionId| told[id.from.index()][id.to.index()] == Way::Staged.as_str();
+
+    let inside = |id: &&ConnectionId| near.contains(&id.from) && near.contains(&id.to);
+    let local: Vec<ConnectionId> = setup.connections.iter().filter(inside).copied().collect();
+    let through_host: Vec<ConnectionId> = local.iter().filter(staged).copied().collect();
+    let of_connection = setup.slots * setup.slot_bytes;
+    let layout = Layout {
+        members: near.len(),
+        words: 2 * local.len(),
+        slot_bytes: through_host.len() * of_connection,
+    };
+    let first = &all[near[0].index()];
+    let name = format!("/topod-cuda-{}-{}", first.process, first.groups);
+    let mut held: Option<(Segment, Name)> = None;
+    let made = if own == near[0] {
+        Segment::create(&name, layout, context).map(|made| {
+            (0..layout.words)
+                .for_each(|word| made.0.word(word).store(in_word(FIRST), Ordering::Relaxed));
+            held = Some(made);
+        })
+    } else {
+        Ok(())
+    };
+    round(group, &made.map_err(|error| error.to_string()))?;
+    let (segment, named) = match held {
+        Some((segment, named)) => (Ok(segment), Some(named)),
+        None => (Segment::open(&name, layout, context), None),
+    };
+    let member = near.iter().position(|rank| *rank == own).unwrap_or(0);
+    let far: Vec<_> = setup
+        .connections
+        .iter()
+        .filter(|id| !inside(id) && (id.from == own || id.to == own))
+        .collect();
+    let private =
+        Layout { members: 1, words: 2 * far.len(), slot_bytes: far.len() * of_connection };
+    let pinned = if far.is_empty() {
+        Ok(None)
+    } else {
+        let who = &all[own.index()];
+        // Its name is gone as soon as it is mapped.
+        let name = format!("/topod-cuda-{}-{}-own", who.process, who.groups);
+        Segment::create(&name, private, context).map(|(made, _)| Some(Arc::new(made)))
+    };
+    let both = segment.and_then(|segment| Ok((segment, pinned?)));
+    let both = both.inspect(|(segment, _)| segment.come(member)).map_err(|error| error.to_string());
+    round(group, &both.as_ref().map(drop).map_err(Clone::clone))?;
+    drop(named);
+    let (segment, pinned) = both.map_err(|cause| CudaError::Peer { rank: own, cause })?;
+    let segment = Arc::new(segment);
+
+    let mut wires = Wires::default();
+    let own_pinned = if pinned.is_some() { private.bytes() } else { 0 };
+    let bytes = buffer.as_ref().map_or(0, |buffer| buffer.bytes()) + layout.bytes() + own_pinned;
+    let inbound: Vec<_> = setup.connections.iter().filter(|id| id.to == own).copied().collect();
+    for (at, id) in local.iter().enumerate().filter(|(_, id)| id.from == own || id.to == own) {
+        let place = through_host.iter().position(|other| other == id);
+        let slots = match place {
+            Some(place) => segment.slots_address() + (place * of_connection) as Address,
+            None if id.to == own => {
+                let start = buffer.as_ref().map_or(0, |buffer| buffer.address());
+                start + place_in(&inbound, id, of_connection)
+            }
+            None => {
+                let theirs: Vec<_> =
+                    setup.connections.iter().filter(|o| o.to == id.to).copied().collect();
+                ways[id.to.index()].2 + place_in(&theirs, id, of_connection)
+            }
+        };
+        let (posted, consumed) = (Word::new(&segment, 2 * at), Word::new(&segment, 2 * at + 1));
+        wires.add(own, Wire { id: *id, slots, network: None, posted, consumed, next: FIRST });
+    }
+    for (at, id) in far.into_iter().enumerate() {
+        let Some(made) = &pinned else { continue };
+        let (posted, consumed) = (Word::new(made, 2 * at), Word::new(made, 2 * at + 1));
+        posted.set(in_word(FIRST));
+        consumed.set(in_word(FIRST));
+        let start = at * of_connection;
+        let slots = made.slots_address() + start as Address;
+        wires
+            .add(own, Wire { id: *id, slots, network: Some(start), posted, consumed, next: FIRST });
+    }
+    wires.sort();
+    let links = ranks(&all).zip(ways).filter(|(peer, _)| *peer != own);
+    let links = links.map(|(peer, (way, why, _))| Link { peer, way, why }).collect();
+    Ok(Met { segment, own: pinned, members: near, wires, links, opened, region: buffer, bytes })
+}
+
+/// Where a connection's slots begin among those of its receiver.
+fn place_in(inbound: &[ConnectionId], id: &ConnectionId, of_connection: usize) -> Address {
+    let place = inbound.iter().position(|other| other == id).unwrap_or(0);
+    (place * of_connection) as Address
+}
+
+fn ranks(all: &[Who]) -> impl Iterator<Item = Rank> {
+    (0..u32::try_from(all.len()).unwrap_or(u32::MAX)).map(Rank)
+}
+
+/// Every rank's word, told to all.
+fn round<T: Serialize + DeserializeOwned>(
+    group: &mut Group,
+    own: &Said<T>,
+) -> Result<Vec<T>, CudaError> {
+    let words =
+        serde_json::to_vec(own).map_err(|error| unreadable(group.rank(), &error.to_string()))?;
+    let mut all = Vec::new();
+    for (rank, words) in (0..).map(Rank).zip(exchange(group, words)?) {
+        let said: Said<T> =
+            serde_json::from_slice(&words).map_err(|error| unreadable(rank, &error.to_string()))?;
+        all.push(said.map_err(|cause| CudaError::Peer { rank, cause })?);
+    }
+    Ok(all)
+}
+
+fn unreadable(rank: Rank, why: &str) -> CudaError {
+    CudaError::Peer { rank, cause: format!("what it said cannot be read: {why}") }
+}
+
+/// What each rank has, on every rank.
+pub(crate) fn exchange(group: &mut Group, own: Vec<u8>) -> Result<Vec<Vec<u8>>, CudaError> {
+    let rank = group.rank();
+    let others = |group: &Group| {
+        (0..u32::try_from(group.ranks()).unwrap_or(u32::MAX)).map(Rank).filter(move |r| *r != rank)
+    };
+    let (mut lengths, mut bodies) = (Vec::new(), Vec::new());
+    for peer in others(group) {
+        lengths.push(group.start_send(vec![i64::try_from(own.len()).unwrap_or(i64::MAX)], peer)?);
+        bodies.push(group.start_send(own.clone(), peer)?);
+    }
+    let mut all: BTreeMap<Rank, Vec<u8>> = BTreeMap::from([(rank, own)]);
+    for peer in others(group) {
+        let mut length = [0_i64];
+        group.receive(&mut length, peer)?;
+        let length = usize::try_from(length[0]).ok().filter(|length| *length <= MOST_BYTES);
+        let length = length.ok_or_else(|| unreadable(peer, "its length makes no sense"))?;
+        let mut body = vec![0; length];
+        group.receive(&mut body, peer)?;
+        all.insert(peer, body);
+    }
+    for sent in lengths {
+        group.wait(sent)?;
+    }
+    for sent in bodies {
+        group.wait(sent)?;
+    }
+    Ok(all.into_values().collect())
+}
+
+fn compare(all: &[Who]) -> Result<(), CudaError> {
+    let Some(first) = all.first() else { return Ok(()) };
+    for (b, other) in ranks(all).zip(all) {
+        for ((what, a_value), (_, b_value)) in first.claims.iter().zip(&other.claims) {
+            if a_value != b_value {
+                return Err(CudaError::Differs {
+                    what: what.clone(),
+                    a: Rank(0),
+                    a_value: a_value.clone(),
+                    b,
+                    b_value: b_value.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Region {
+    /// Slots for everything that others send here; `None` where nobody does, or may write device memory.
+    fn make(
+        context: &Arc<Context>,
+        own: Rank,
+        setup: &Setup,
+    ) -> Result<Option<(Self, Arc<Buffer>)>, CudaError> {
+        let inbound = setup.connections.iter().filter(|id| id.to == own).count();
+        if inbound == 0 || !setup.peer {
+            return Ok(None);
+        }
+        let buffer = Buffer::new(context, inbound * setup.slots * setup.slot_bytes)?;
+        let address = buffer.address();
+        // An allocation may lie within a larger one, which is what a handle opens.
+        let base = context.with(|driver| driver.range(address)).map_or(address, |(base, _)| base);
+        let exported = context.with(|driver| driver.export(base));
+        let why = exported.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let handle = exported.ok().map(|handle| handle.0.to_vec());
+        Ok(Some((Self { address, base, handle, why }, buffer)))
+    }
+}
+
+/// How this rank reaches others.
+struct Reach<'a> {
+    context: &'a Arc<Context>,
+    plan: &'a Plan,
+    setup: &'a Setup,
+    all: &'a [Who],
+    own: Rank,
+    opened: &'a mut Opened,
+}
+
+impl Reach<'_> {
+    /// The way to a peer, why it is no better, and where the peer's slots begin for this device.
+    fn to(&mut self, peer: Rank) -> (Way, String, Address) {
+        let (own, theirs) = (&self.all[self.own.index()], &self.all[peer.index()]);
+        if peer == self.own {
+            return (Way::Peer, String::new(), 0);
+        }
+        if own.host != theirs.host {
+            return (Way::Network, "it is on another host".to_owned(), 0);
+        }
+        match self.straight(peer) {
+            Ok(address) => (Way::Peer, String::new(), address),
+            Err(why) => (Way::Staged, why, 0),
+        }
+    }
+
+    fn straight(&mut self, peer: Rank) -> Result<Address, String> {
+        let (own, theirs) = (&self.all[self.own.index()], &self.all[peer.index()]);
+        if !self.setup.peer {
+            return Err("by the settings".to_owned());
+        }
+        let Some(region) = &theirs.region else { return Ok(0) };
+        if crosses_nodes(self.plan, self.own, peer) {
+            return Err("the plan's way to it crosses from one NUMA node to another".to_owned());
+        }
+        let words = |error: CudaError| error.to_string();
+        let shared = own.bus_id == theirs.bus_id;
+        let same_process = own.process == theirs.process;
+        if !shared {
+            let device = Device::by_bus_id(theirs.bus_id).map_err(words)?;
+            if !self.context.device().reaches(&device).map_err(words)? {
+                return Err(format!("{} cannot reach memory of {}", own.bus_id, theirs.bus_id));
+            }
+            if same_process {
+                let context = Context::new(device).map_err(words)?;
+                let enabled = self.context.with(|driver| driver.enable(context.raw));
+                enabled.map_err(|error| error.to_string())?;
+            }
+        }
+        if same_process {
+            return Ok(region.address);
+        }
+        let handle =
+            region.handle.as_deref().and_then(|bytes| <[u8; IPC_BYTES]>::try_from(bytes).ok());
+        let handle = handle.ok_or_else(|| format!("its memory has no handle: {}", region.why))?;
+        let base = self.opened.open(peer, region.base, IpcHandle(handle)).map_err(words)?;
+        Ok(base + (region.address - region.base))
+    }
+}
+
+/// Whether all ways that the plan has between two ranks cross from one NUMA node to another: there the host's memory is as near, and
+/// requests from device to device are slow or not forwarded at all. A plan without physical ways says nothing.
+fn crosses_nodes(plan: &Plan, from: Rank, to: Rank) -> bool {
+    let of_set = plan.alternatives.iter().flat_map(|set| &set.channels);
+    let channels = plan.channels.iter().chain(of_set);
+    let edges = channels.flat_map(|channel| channel.edges.iter().chain(&channel.reduce_edges));
+    let mut ways = edges.filter(|e| e.from == from && e.to == to).flat_map(|e| &e.paths).peekable();
+    let node =
+        |name: &&String| name.rsplit(['/', ':']).next().is_some_and(|n| n.starts_with("numa"));
+    ways.peek().is_some() && ways.all(|way| way.via.iter().filter(node).count() > 1)
+}
+
+/// Tells machines apart, and boots.
+fn this_host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    boot.map_or_else(|_| format!("process {}", this_process()), |text| text.trim().to_owned())
+}
+
+/// Tells processes apart, also those with one number in two namespaces.
+fn this_process() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let mut bytes = [0; 16];
+        let read =
+            std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+        if read.is_err() {
+            bytes[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        }
+        format!("{:032x}", u128::from_le_bytes(bytes))
+    })
+}
