@@ -82,7 +82,8 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
 /// `0-1,2-3`.
 fn pairs(name: &str, text: &str) -> Result<Vec<(usize, usize)>, String> {
     let pair = |text: &str| {
-        let (a, b) = text.split_once('-').ok_or(format!("{name}: {text:?} is no pair as 0-1"))?;
+        let (a, b) =
+            text.split_once('-').ok_or_else(|| format!("{name}: {text:?} is no pair as 0-1"))?;
         Ok((number(name, a)?, number(name, b)?))
     };
     text.split(',').filter(|text| !text.trim().is_empty()).map(pair).collect()
@@ -106,7 +107,7 @@ impl Config {
             None => Self::default(),
         };
         let named = get("NVML_SCENARIO").map(|(_, path)| PathBuf::from(path));
-        if let Some(path) = named.or(config.nvml_scenario.take()) {
+        if let Some(path) = named.or_else(|| config.nvml_scenario.take()) {
             config.devices = Some(parsed::<NvmlScenario>(&path)?.devices);
         }
         if let Some((name, text)) = get("DEVICES") {

@@ -63,8 +63,8 @@ impl Device {
         for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
             *byte = u8::try_from(pair[0] * 16 + pair[1]).unwrap_or(0);
         }
-        let bus =
-            parse_bus(&described.bus_id).ok_or(format!("{:?} is no bus", described.bus_id))?;
+        let bus = parse_bus(&described.bus_id)
+            .ok_or_else(|| format!("{:?} is no bus", described.bus_id))?;
         Ok(Self {
             name: described.name,
             uuid,
@@ -89,7 +89,7 @@ impl Device {
     pub(crate) fn attribute(&self, number: i32) -> Option<i32> {
         let signed = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
         Some(match number {
-            1 | 2 | 3 => 1024,
+            1..=3 => 1024,
             4 => 64,
             5 => i32::MAX,
             6 | 7 => 65_535,
@@ -105,7 +105,7 @@ impl Device {
             17 | 18 | 20 | 35 | 83..=86 | 88 | 89 | 96 | 98 | 100 | 101 => 0,
             15 | 19 | 31 | 32 | 41 | 78 | 79 | 80 | 90 | 91 | 95 | 99 => 1,
             // 32 and 64 bit operations on memory by streams, and the inverted comparison.
-            92 | 93 | 94 => 1,
+            92..=94 => 1,
             33 => signed(self.bus.bus),
             34 => signed(self.bus.device),
             50 => signed(self.bus.domain),

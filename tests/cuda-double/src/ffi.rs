@@ -64,7 +64,7 @@ impl<T> Out<T> {
         let _ = self.put(value);
     }
 
-    fn is_null(self) -> bool {
+    fn is_null(&self) -> bool {
         self.0.is_null()
     }
 }
@@ -75,7 +75,7 @@ impl<T> Out<T> {
 pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    fn is_null(self) -> bool {
+    fn is_null(&self) -> bool {
         self.0.is_null()
     }
 
@@ -85,7 +85,9 @@ impl<T: Copy> In<T> {
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: not null, and the caller promises so many elements.
-        Ok(unsafe { self.0.add(index).read_unaligned() })
+        let place = unsafe { self.0.add(index) };
+        // SAFETY: as above.
+        Ok(unsafe { place.read_unaligned() })
     }
 }
 
@@ -120,7 +122,9 @@ impl TextOut {
         }
         for (index, byte) in text.bytes().take(room - 1).chain([0]).enumerate() {
             // SAFETY: not null, and the caller promises that much room.
-            unsafe { self.0.add(index).write(c_char::from_ne_bytes([byte])) };
+            let place = unsafe { self.0.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write(c_char::from_ne_bytes([byte])) };
         }
         Ok(())
     }

@@ -26,9 +26,12 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 /// How long a thread that waits for memory or another process sleeps after it has looked often enough.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// What a stream does, in its place.
+type Task = Box<dyn FnOnce(&Stream) -> Result<(), Code> + Send>;
+
 pub(crate) enum Work {
     /// Runs unless the context failed; its error ends the context.
-    Run(Box<dyn FnOnce(&Stream) -> Result<(), Code> + Send>),
+    Run(Task),
     /// Runs in any case, for somebody waits for it.
     Always(Box<dyn FnOnce() + Send>),
 }
@@ -201,12 +204,13 @@ impl Stream {
     /// Puts an operation off, by the seed.
     pub(crate) fn put_off(&self) {
         let random = self.next_random();
-        let yields = match random % 8 {
+        // Few in the mean: on a busy machine each yield may cost some milliseconds.
+        let yields = match random % 16 {
             _ if random == 0 => 0,
-            0..=3 => 0,
-            4 | 5 => random >> 8 & 0x7,
-            6 => random >> 8 & 0x3f,
-            _ => random >> 8 & 0x3ff,
+            0..=11 => 0,
+            12 | 13 => random >> 8 & 0x3,
+            14 => random >> 8 & 0xf,
+            _ => random >> 8 & 0x3f,
         };
         for _ in 0..yields {
             thread::yield_now();

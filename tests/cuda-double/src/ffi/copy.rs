@@ -129,7 +129,7 @@ fn fill(
     }
     let length = count.checked_mul(width).ok_or(Code::INVALID_VALUE)?;
     let place = driver.memory.find(at, length)?;
-    if place.is_pageable() || at % width != 0 || !stream.context.may_touch(&place) {
+    if place.is_pageable() || !at.is_multiple_of(width) || !stream.context.may_touch(&place) {
         return Err(Code::INVALID_VALUE);
     }
     Ok(stream.run(move |_| {
@@ -161,7 +161,8 @@ entries! {
     }
 
     fn cuMemcpyPeer(driver, to: u64, to_context: usize, from: u64, from_context: usize, length: usize) {
-        (driver.context(to_context)?, driver.context(from_context)?);
+        driver.context(to_context)?;
+        driver.context(from_context)?;
         copy_now(driver, (device(driver, to)?, device(driver, from)?), length, Between::Any)
     }
 

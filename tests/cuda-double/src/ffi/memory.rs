@@ -215,7 +215,7 @@ entries! {
     fn cuMemGetHandleForAddressRange(driver, out: Out<i32>, at: u64, bytes: usize, kind: u32, flags: u64) {
         driver.current()?;
         let page = ffi::page();
-        if kind != 1 || flags != 0 || bytes == 0 || at % page != 0 || bytes as u64 % page != 0 {
+        if kind != 1 || flags != 0 || bytes == 0 || !at.is_multiple_of(page) || !(bytes as u64).is_multiple_of(page) {
             return Err(Code::INVALID_VALUE);
         }
         if driver.config.attributes.get(&124) == Some(&0) {

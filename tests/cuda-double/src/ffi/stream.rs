@@ -24,7 +24,7 @@ fn create(driver: &'static Driver, out: Out<usize>, flags: u32, priority: i32) -
 /// A word of memory that a stream may use.
 fn word(driver: &Driver, stream: &Stream, at: u64, width: u64) -> Result<Place, Code> {
     let place = driver.memory.find(at, width)?;
-    if place.is_pageable() || at % width != 0 || !stream.context.may_touch(&place) {
+    if place.is_pageable() || !at.is_multiple_of(width) || !stream.context.may_touch(&place) {
         return Err(Code::INVALID_VALUE);
     }
     Ok(place)

@@ -4,6 +4,7 @@
 //! number of blocks and of threads in a block, then the kernel's parameters in order: numbers as they are, structures by address.
 
 mod ffi;
+mod guard;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -108,7 +109,12 @@ impl Function {
                 return Err(Code::ILLEGAL_ADDRESS);
             }
         }
-        self.code.run(grid, block, &own, &self.entry.parameters);
+        let region = driver.memory.own_addresses();
+        let inside =
+            guard::run(region, || self.code.run(grid, block, &own, &self.entry.parameters));
+        if !inside {
+            return Err(Code::ILLEGAL_ADDRESS);
+        }
         for place in &touched {
             place.check()?;
         }
@@ -130,7 +136,7 @@ fn translate(
     parameter: Parameter,
     mut touched: Option<&mut Vec<Place>>,
 ) {
-    if parameter.alignment % 8 != 0 {
+    if !parameter.alignment.is_multiple_of(8) {
         return;
     }
     for part in bytes.chunks_exact_mut(8) {

@@ -64,6 +64,13 @@ pub(crate) fn unmap(address: u64, length: u64) -> io::Result<()> {
     map(address, length, libc::PROT_NONE, flags, -1, 0).map(|_| ())
 }
 
+/// Lets a page of a reservation be read and written; whether that is possible. Safe to call from a signal's handler.
+pub(crate) fn open_page(address: u64) -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a page that nobody else uses: within a reservation, and in no allocation, for that would have been readable.
+    unsafe { libc::mprotect(at(address).cast(), size(page()), access) == 0 }
+}
+
 /// Maps a part of a file where there is room.
 pub(crate) fn map_anywhere(length: u64, file: &File, offset: u64) -> io::Result<u64> {
     let access = libc::PROT_READ | libc::PROT_WRITE;

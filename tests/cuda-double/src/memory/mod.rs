@@ -231,6 +231,11 @@ impl Memory {
         address - self.handed_out + self.own
     }
 
+    /// Begin and end of all that the double uses for devices.
+    pub(crate) fn own_addresses(&self) -> (u64, u64) {
+        (self.own, self.own + self.length)
+    }
+
     /// Takes addresses: where the allocation begins, and the pages around it.
     fn place(&self, device: usize, size: u64) -> Result<(u64, u64, u64), Code> {
         let page = ffi::page();

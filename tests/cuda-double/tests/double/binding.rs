@@ -70,3 +70,57 @@ fn other_process() {
     let refused = CudaContext::new(8).unwrap_err();
     assert_eq!(refused.0, CUresult::CUDA_ERROR_INVALID_DEVICE);
 }
+
+/// Numbers and names of codes are the header's.
+#[test]
+fn codes_are_the_headers() {
+    use CUresult::*;
+    let driver = crate::raw::Driver::load("{}");
+    for code in [
+        CUDA_SUCCESS,
+        CUDA_ERROR_INVALID_VALUE,
+        CUDA_ERROR_OUT_OF_MEMORY,
+        CUDA_ERROR_NOT_INITIALIZED,
+        CUDA_ERROR_DEVICE_UNAVAILABLE,
+        CUDA_ERROR_NO_DEVICE,
+        CUDA_ERROR_INVALID_DEVICE,
+        CUDA_ERROR_INVALID_IMAGE,
+        CUDA_ERROR_INVALID_CONTEXT,
+        CUDA_ERROR_MAP_FAILED,
+        CUDA_ERROR_NO_BINARY_FOR_GPU,
+        CUDA_ERROR_ECC_UNCORRECTABLE,
+        CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        CUDA_ERROR_INVALID_PTX,
+        CUDA_ERROR_NVLINK_UNCORRECTABLE,
+        CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+        CUDA_ERROR_OPERATING_SYSTEM,
+        CUDA_ERROR_INVALID_HANDLE,
+        CUDA_ERROR_NOT_FOUND,
+        CUDA_ERROR_NOT_READY,
+        CUDA_ERROR_ILLEGAL_ADDRESS,
+        CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+        CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+        CUDA_ERROR_PEER_ACCESS_NOT_ENABLED,
+        CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+        CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+        CUDA_ERROR_MISALIGNED_ADDRESS,
+        CUDA_ERROR_LAUNCH_FAILED,
+        CUDA_ERROR_NOT_PERMITTED,
+        CUDA_ERROR_NOT_SUPPORTED,
+        CUDA_ERROR_SYSTEM_NOT_READY,
+        CUDA_ERROR_UNKNOWN,
+    ] {
+        let number = code as u32;
+        let mut text: *const std::ffi::c_char = std::ptr::null();
+        driver.ok("cuGetErrorName", &[number.into(), crate::raw::out(&mut text)]);
+        // SAFETY: a terminated text of the library.
+        let name = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap();
+        assert_eq!(name, format!("{code:?}"));
+    }
+    driver.fails(
+        crate::raw::code::INVALID_VALUE,
+        "cuGetErrorName",
+        &[12_345, crate::raw::out(&mut 0_u64)],
+    );
+}

@@ -201,3 +201,40 @@ fn modules_are_read() {
     driver.ok("cuModuleUnload", &[place]);
     assert_eq!(get("topod_fold_i64_max"), code::INVALID_HANDLE);
 }
+
+/// A kernel that strays: outside of any allocation by far, and to memory that was freed. It ends its context, not the process.
+#[test]
+fn a_kernel_that_strays_ends_its_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("stray.c"), folder.path().join("stray.so"));
+    std::fs::write(
+        &source,
+        "void stray_host(unsigned grid, unsigned block, int *at, unsigned long by) { (void)grid; (void)block; at[by] += 1; }\n",
+    )
+    .unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    match compiler.arg("-shared").arg("-fPIC").arg(&source).arg("-o").arg(&library).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return println!("skipped: cc: {error}"),
+    }
+    let text = ".version 8.0\n.target sm_70\n.address_size 64\n\
+                .visible .entry stray(.param .u64 a, .param .u64 b)\n{\nret;\n}\n\0";
+    let stray = |by: u64, freed: bool| {
+        let driver = Driver::new(&format!(r#"{{"kernels": {library:?}}}"#));
+        let module = driver.get::<u64>("cuModuleLoadData", &[at(text.as_bytes())]);
+        let function = driver.get::<u64>("cuModuleGetFunction", &[module, at(b"stray\0")]);
+        let memory = driver.allocate(4096);
+        driver.put(memory, &[0; 4096]);
+        let stream = driver.stream();
+        let at_memory = if freed { memory + (1 << 30) } else { memory };
+        let parameters = at(&[at(&[at_memory]), at(&[by])]);
+        driver.ok("cuLaunchKernel", &[function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0]);
+        (driver.call("cuStreamSynchronize", &[stream]), driver, memory)
+    };
+    let (code, driver, memory) = stray(7, false);
+    assert_eq!(code, code::SUCCESS);
+    assert_eq!(driver.bytes(memory + 28, 4), [1, 0, 0, 0]);
+    assert_eq!(stray(1024, false).0, code::ILLEGAL_ADDRESS, "one element behind");
+    assert_eq!(stray(1 << 20, false).0, code::ILLEGAL_ADDRESS);
+    assert_eq!(stray(0, true).0, code::ILLEGAL_ADDRESS);
+}
