@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// What each part of the product may know of the others. What is absent is the point: the transport cannot plan, the
 /// planner cannot talk, and the vocabulary depends on nothing of ours.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("topology", &[]),
     ("planner", &["topology"]),
     ("proto", &["topology"]),
@@ -20,6 +20,8 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     // What NCCL loads into a job: as little as can be.
     ("transport-tuner", &["topology"]),
     ("daemon", &["planner", "proto", "topology"]),
+    // A program of its own, for a host with a GPU: it asks the probe and runs the kernels.
+    ("gpu-check", &["daemon", "topology", "transport", "transport-cuda"]),
     ("cli", &["daemon", "planner", "proto", "topology", "transport", "transport-daemon"]),
 ];
 
