@@ -57,7 +57,9 @@ fn install() -> usize {
 
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system hands over what the fault was.
-    let address = unsafe { (*info).si_addr() }.expose_provenance() as u64;
+    let info_of_fault = unsafe { &*info };
+    // SAFETY: this signal's information holds an address.
+    let address = unsafe { info_of_fault.si_addr() }.expose_provenance() as u64;
     let (begin, end) = REGION.get();
     if (begin..end).contains(&address) {
         let page = address & !(memory::page() - 1);
