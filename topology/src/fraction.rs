@@ -3,6 +3,7 @@
 use alloc::string::{String, ToString};
 use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::iter::Sum;
 use core::ops::{Add, Div, Mul, Sub};
 use core::str::FromStr;
@@ -16,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// The operators panic on overflow rather than wrap: capacities are below 2^50 and counts of trees
 /// below 2^20, so an overflow is a bug. Code that meets input it has not bounded uses the `checked_` forms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Eq)]
 pub struct Fraction(Ratio<i128>);
 
 /// A fraction of numbers below 2^62, as almost all are: 64-bit arithmetic, with products in 128 bits that cannot overflow.
@@ -191,6 +192,19 @@ impl Default for Fraction {
     }
 }
 
+/// Both are reduced, so no division is needed as for any two ratios.
+impl PartialEq for Fraction {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.numer() == other.0.numer() && self.0.denom() == other.0.denom()
+    }
+}
+
+impl Hash for Fraction {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.0.numer(), self.0.denom()).hash(state);
+    }
+}
+
 impl PartialOrd for Fraction {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -313,6 +327,10 @@ mod tests {
                 let quotient = (!b.is_zero()).then(|| a.0.checked_div(&b.0).map(Fraction));
                 prop_assert_eq!(a.checked_div(b), quotient.flatten());
                 prop_assert_eq!(a.cmp(&b), a.0.cmp(&b.0));
+                // Equal by either way to get there: by terms that are reduced, and by the library's comparison.
+                prop_assert_eq!(a == b, a.0 == b.0);
+                let there_and_back = a.checked_add(b).and_then(|sum| sum.checked_sub(b));
+                prop_assert!(there_and_back.is_none_or(|same| same == a));
             }
         }
 
