@@ -250,6 +250,26 @@ impl LinearProgram {
         }
     }
 
+    /// What one unit of `entering` takes from each basic variable: row by row of the inverse, as it lies in memory.
+    fn direction(&self, entering: Basic, direction: &mut [f64]) {
+        let m = self.rows.len();
+        let slack;
+        let entries = match entering {
+            Basic::Column(j) => self.columns[j].entries.as_slice(),
+            Basic::Slack(i) => {
+                slack = [(i, self.rows[i].slack)];
+                &slack
+            }
+            Basic::Artificial(i) => {
+                slack = [(i, 1.0)];
+                &slack
+            }
+        };
+        for (d, row) in direction.iter_mut().zip(self.inverse.chunks_exact(m.max(1))) {
+            *d = entries.iter().fold(0.0, |sum, &(k, a)| sum + row[k] * a);
+        }
+    }
+
     fn climb(&mut self, phase: Phase, max_pivots: u64, pivots: &mut u64) -> Result<(), LpError> {
         let m = self.rows.len();
         let mut idle = 0;
@@ -291,12 +311,7 @@ impl LinearProgram {
                 return Err(LpError::OutOfPivots);
             }
 
-            direction.fill(0.0);
-            self.entries(entering, |k, a| {
-                for (i, d) in direction.iter_mut().enumerate() {
-                    *d += self.inverse[i * m + k] * a;
-                }
-            });
+            self.direction(entering, &mut direction);
             let Some(leaving) = self.ratio_test(&direction, phase, bland) else {
                 return match phase {
                     Phase::Feasibility => Err(LpError::Infeasible),
