@@ -22,6 +22,7 @@ use crate::bound;
 use crate::flow_graph::FlowGraph;
 use crate::routes::{Adjacency, Routes, UNREACHABLE};
 use columns::RingProgram;
+use order::Tables;
 
 mod columns;
 mod order;
@@ -82,6 +83,13 @@ pub struct RingPacking {
     pub steps: u64,
 }
 
+/// What every search for a ring on one graph uses.
+#[derive(Debug)]
+struct Ground {
+    adjacency: Adjacency,
+    tables: Tables,
+}
+
 /// One cycle with one way per hop.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Column {
@@ -103,14 +111,15 @@ impl Column {
     /// Cheap cycles under `weights`, each with its cost, the cheapest first.
     fn cheapest(
         graph: &FlowGraph,
-        adjacency: &Adjacency,
+        ground: &Ground,
         weights: &[u64],
         options: &RingOptions,
         steps: &mut u64,
     ) -> Vec<(u64, Self)> {
-        let routes = Routes::cheapest(graph, adjacency, weights, false);
+        let routes = Routes::cheapest(graph, &ground.adjacency, weights, false);
         *steps += (graph.ranks * graph.edges.len()) as u64;
-        let orders = order::cheapest_cycles(&routes, &options.hosts, steps, options.max_steps);
+        let (hosts, tables) = (&options.hosts, &ground.tables);
+        let orders = order::cheapest_cycles(&routes, hosts, tables, steps, options.max_steps);
         orders.into_iter().filter_map(|order| Self::along(graph, &routes, order)).collect()
     }
 
@@ -170,13 +179,13 @@ pub fn pack(graph: &FlowGraph, options: &RingOptions) -> RingPacking {
     if graph.ranks < 2 || packing.cut == 0 {
         return packing;
     }
-    let adjacency = Adjacency::new(graph);
+    let ground = Ground { adjacency: Adjacency::new(graph), tables: Tables::default() };
     let ceiling = Fraction::integer(i128::from(packing.cut));
 
     let mut best: Option<Rated> = None;
     let mut seeds: Vec<Column> = Vec::new();
     for scarcity in [Scarcity::Inverse, Scarcity::Square, Scarcity::Hops] {
-        let rated = greedy(graph, &adjacency, options, scarcity, &mut packing.steps);
+        let rated = greedy(graph, &ground, options, scarcity, &mut packing.steps);
         seeds.extend(rated.columns.iter().map(|(column, _)| column.clone()));
         let better = best.as_ref().is_none_or(|known| rated.beats(known));
         if better && !rated.columns.is_empty() {
@@ -194,7 +203,7 @@ pub fn pack(graph: &FlowGraph, options: &RingOptions) -> RingPacking {
         seeds.dedup();
         let mut program = RingProgram::new(graph, seeds);
         let mut steps = 0;
-        if let Some(rated) = program.solve(&adjacency, options, ceiling, &mut steps)
+        if let Some(rated) = program.solve(&ground, options, ceiling, &mut steps)
             && rated.beats(&best)
         {
             best = rated;
@@ -234,7 +243,7 @@ impl Scarcity {
 /// Widest ring first, until none is left.
 fn greedy(
     graph: &FlowGraph,
-    adjacency: &Adjacency,
+    ground: &Ground,
     options: &RingOptions,
     scarcity: Scarcity,
     steps: &mut u64,
@@ -243,7 +252,7 @@ fn greedy(
     let mut columns: Vec<(Column, Fraction)> = Vec::new();
     // Several columns of one order are one ring, so more columns than rings are useful.
     while columns.len() < 4 * options.max_rings && *steps < options.max_steps {
-        let found = widest_ring(graph, adjacency, options, scarcity, &left, steps);
+        let found = widest_ring(graph, ground, options, scarcity, &left, steps);
         let Some((column, rate)) = found else { break };
         for (edge, times) in column.usage() {
             left[edge] -= rate * times;
@@ -257,7 +266,7 @@ fn greedy(
 /// can be better, which they are where a ring has to cross an edge more than once.
 fn widest_ring(
     graph: &FlowGraph,
-    adjacency: &Adjacency,
+    ground: &Ground,
     options: &RingOptions,
     scarcity: Scarcity,
     left: &[u64],
@@ -272,7 +281,7 @@ fn widest_ring(
             .iter()
             .map(|&l| if l < threshold { UNREACHABLE } else { scarcity.weight(l, widest) })
             .collect();
-        let cycles = Column::cheapest(graph, adjacency, &weights, options, steps);
+        let cycles = Column::cheapest(graph, ground, &weights, options, steps);
         let (_, column) = cycles.into_iter().next()?;
         let rate = column.usage().into_iter().map(|(edge, times)| left[edge] / times).min()?;
         Some((column, rate)).filter(|(_, rate)| *rate > 0)

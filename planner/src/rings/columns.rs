@@ -6,9 +6,8 @@ use alloc::vec::Vec;
 
 use topology::Fraction;
 
-use super::{Column, Rated, RingOptions};
+use super::{Column, Ground, Rated, RingOptions};
 use crate::flow_graph::FlowGraph;
-use crate::routes::Adjacency;
 use crate::simplex::{LinearProgram, Optimum, Relation};
 
 /// Largest common denominator looked for; beyond it rates are rounded down to whole units of capacity.
@@ -64,7 +63,7 @@ impl<'g> RingProgram<'g> {
     /// Solves, prices, adds, until no ring gains, `ceiling` is reached or the budget is spent.
     pub(super) fn solve(
         &mut self,
-        adjacency: &Adjacency,
+        ground: &Ground,
         options: &RingOptions,
         ceiling: Fraction,
         steps: &mut u64,
@@ -83,7 +82,7 @@ impl<'g> RingProgram<'g> {
                     weights[edge] = weight(optimum.dual[row]);
                 }
             }
-            let priced = Column::cheapest(self.graph, adjacency, &weights, options, steps);
+            let priced = Column::cheapest(self.graph, ground, &weights, options, steps);
             let gaining: Vec<Column> = priced
                 .into_iter()
                 .filter(|(cost, _)| ratio(*cost, 1) < SCALE * (1.0 - GAIN))

@@ -10,6 +10,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use crate::routes::{Routes, UNREACHABLE};
 
@@ -74,6 +75,7 @@ fn plus(a: u64, b: u64) -> u64 {
 pub(crate) fn cheapest_cycles(
     routes: &Routes,
     hosts: &[usize],
+    tables: &Tables,
     steps: &mut u64,
     budget: u64,
 ) -> Vec<Vec<usize>> {
@@ -89,9 +91,10 @@ pub(crate) fn cheapest_cycles(
         let natural: Vec<usize> = (0..n).collect();
         vec![(matrix.cycle(&natural), natural)]
     } else if n <= EXACT_RANKS || (sparse && groups.len() == 1) {
-        exact_cycles(&matrix, steps)
+        exact_cycles(&matrix, tables, steps)
     } else {
-        let chains = (groups.len() > 1).then(|| chains_of_hosts(routes, &groups, steps)).flatten();
+        let chains =
+            (groups.len() > 1).then(|| chains_of_hosts(routes, &groups, tables, steps)).flatten();
         chains.unwrap_or_else(|| improved_cycle(&matrix, steps, budget).into_iter().collect())
     };
     cycles.sort_unstable();
@@ -110,10 +113,39 @@ fn groups_of(hosts: &[usize]) -> Vec<Vec<usize>> {
     groups
 }
 
+/// Tables that are not in use, so that the next search has no need to ask for memory, which is up to 9 MB.
+#[derive(Debug, Default)]
+pub(crate) struct Tables(RefCell<Vec<Subsets>>);
+
+impl Tables {
+    /// A table over `n` ranks in which no path is known.
+    fn take(&self, n: usize) -> Subsets {
+        let mut spare = self.0.borrow_mut();
+        match spare.iter().rposition(|table| table.n == n) {
+            Some(place) => {
+                let mut table = spare.swap_remove(place);
+                table.ends.fill(0);
+                table
+            }
+            None => Subsets {
+                n,
+                ends: vec![0; 1 << n],
+                cost: vec![0; n << n],
+                before: vec![NONE; n << n],
+            },
+        }
+    }
+
+    fn give_back(&self, tables: impl IntoIterator<Item = Subsets>) {
+        self.0.borrow_mut().extend(tables);
+    }
+}
+
 /// Cheapest paths from one start over every subset: `cost[subset * n + end]`, `subset` holding start and end.
+#[derive(Debug)]
 struct Subsets {
     n: usize,
-    /// By subset, a bit for each end that a path over all of it has; costs of others mean nothing.
+    /// By subset, a bit for each end that a path over all of it has; what else is said of others means nothing.
     ends: Vec<u16>,
     cost: Vec<u64>,
     before: Vec<u8>,
@@ -123,14 +155,15 @@ struct Subsets {
 const NONE: u8 = u8::MAX;
 
 impl Subsets {
-    fn from(matrix: &CostMatrix, start: usize, steps: &mut u64) -> Self {
+    fn from(matrix: &CostMatrix, start: usize, tables: &Tables, steps: &mut u64) -> Self {
         let n = matrix.n;
-        let mut table =
-            Self { n, ends: vec![0; 1 << n], cost: vec![0; n << n], before: vec![NONE; n << n] };
+        let mut table = tables.take(n);
         let joined: Vec<u16> = (0..n)
             .map(|from| bits((0..n).filter(|&to| matrix.at(from, to) != UNREACHABLE)))
             .collect();
         table.ends[1 << start] = bits([start].into_iter());
+        let first = (1 << start) * n + start;
+        (table.cost[first], table.before[first]) = (0, NONE);
         for subset in (0..1_usize << n).filter(|subset| subset & (1 << start) != 0) {
             let mut ends = table.ends[subset];
             while let Some(end) = lowest(&mut ends) {
@@ -196,13 +229,15 @@ fn lowest(bits: &mut u16) -> Option<usize> {
 }
 
 /// The cheapest cycle for each rank before the first.
-fn exact_cycles(matrix: &CostMatrix, steps: &mut u64) -> Vec<(u64, Vec<usize>)> {
-    let table = Subsets::from(matrix, 0, steps);
-    (1..matrix.n)
+fn exact_cycles(matrix: &CostMatrix, tables: &Tables, steps: &mut u64) -> Vec<(u64, Vec<usize>)> {
+    let table = Subsets::from(matrix, 0, tables, steps);
+    let cycles = (1..matrix.n)
         .map(|end| (plus(table.to(end), matrix.at(end, 0)), end))
         .filter(|(cost, _)| *cost != UNREACHABLE)
         .map(|(cost, end)| (cost, table.path(end)))
-        .collect()
+        .collect();
+    tables.give_back([table]);
+    cycles
 }
 
 /// Cheapest ways through one host for every entry and exit.
@@ -215,11 +250,12 @@ enum Through {
 
 impl Through {
     /// `None` where the host is too large for exact search.
-    fn new(matrix: &CostMatrix, steps: &mut u64) -> Option<Self> {
+    fn new(matrix: &CostMatrix, tables: &Tables, steps: &mut u64) -> Option<Self> {
         if let Some(separable) = Separable::of(matrix) {
             return Some(Self::Switch(separable));
         }
-        let table = || (0..matrix.n).map(|entry| Subsets::from(matrix, entry, steps)).collect();
+        let of_entry = |entry| Subsets::from(matrix, entry, tables, steps);
+        let table = || (0..matrix.n).map(of_entry).collect();
         (matrix.n <= EXACT_PER_HOST).then(table).map(Self::Table)
     }
 
@@ -286,6 +322,7 @@ impl Separable {
 fn chains_of_hosts(
     routes: &Routes,
     groups: &[Vec<usize>],
+    tables: &Tables,
     steps: &mut u64,
 ) -> Option<Vec<(u64, Vec<usize>)>> {
     // Hosts that look alike share their tables.
@@ -296,7 +333,7 @@ fn chains_of_hosts(
         let known = kinds.iter().position(|(m, _)| *m == matrix);
         kind_of.push(known.unwrap_or(kinds.len()));
         if known.is_none() {
-            let through = Through::new(&matrix, steps)?;
+            let through = Through::new(&matrix, tables, steps)?;
             kinds.push((matrix, through));
         }
     }
@@ -354,6 +391,11 @@ fn chains_of_hosts(
         }
         rotate_to_zero(&mut order);
         cycles.push((cost, order));
+    }
+    for (_, through) in kinds {
+        if let Through::Table(by_entry) = through {
+            tables.give_back(by_entry);
+        }
     }
     Some(cycles)
 }
