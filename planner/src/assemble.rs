@@ -118,7 +118,7 @@ pub fn plan_calibrated(
     let (families, known) = families(topology, &model, &wanted, &mut findings);
     let counter = Counter::new(topology, &model.ranks, request.links)
         .map_err(|found| refusal(wanted[0], &found))?;
-    let sets: Vec<_> = families.iter().map(|family| counter.set(&family.channels)).collect();
+    let sets = counter.sets(families.iter().map(|family| family.channels.as_slice()));
     let one_host = model.hosts.iter().all(|host| *host == model.hosts[0]);
     let calibration = calibration.filter(|_| one_host);
     let mut assembly = Assembly {
@@ -295,9 +295,9 @@ fn families<'a>(
 /// Whether rings come so near the bound that they are taken whatever trees reach.
 fn rings_suffice(prover: &Prover<'_>, packing: &RingPacking, collective: Collective) -> bool {
     let model = prover.model();
-    // Rings lie in the graph that plans may use, whatever a looser one would allow.
-    let bound = if model.is_relaxed() {
-        bounds::by_cuts(model, &model.graph, collective)
+    // Rings lie in the graph that plans may use, whatever a looser one would allow. Trees of one root may lie in that one.
+    let bound = if model.is_relaxed() && !collective.has_root() {
+        bounds::by_cuts(&model.graph, collective)
     } else {
         prover.cuts(collective)
     };

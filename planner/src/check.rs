@@ -46,7 +46,7 @@ pub use schedule::{
 pub use violation::{Claim, Place, Violation, ViolationKind};
 
 use loads::Loaded;
-use structure::{HopLoad, Parts, Walker};
+use structure::{Followed, HopLoad, Parts, Walker};
 
 /// What a correct plan reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,12 +71,16 @@ pub fn plan(topology: &Topology, plan: &Plan) -> Result<CheckReport, Vec<Violati
         return Err(found);
     };
     let walker = Walker::new(topology, &vertices, plan.topology.links);
-    let own = Set::new(&walker, &vertices, &plan.channels, Place::default(), &mut found);
+    let mut followed = Followed::default();
+    let mut set = |channels, at, found: &mut Vec<Violation>| {
+        Set::new((&walker, &mut followed), &vertices, channels, at, found)
+    };
+    let own = set(&plan.channels, Place::default(), &mut found);
     let alternatives: Vec<_> = (0..)
         .zip(&plan.alternatives)
-        .map(|(number, set)| {
+        .map(|(number, alternative)| {
             let at = Place { alternative: Some(number), ..Place::default() };
-            Set::new(&walker, &vertices, &set.channels, at, &mut found)
+            set(&alternative.channels, at, &mut found)
         })
         .collect();
     if !found.is_empty() {
@@ -167,8 +171,27 @@ impl<'a> Counter<'a> {
     /// # Errors
     /// All violations found.
     pub fn set<'b>(&'b self, channels: &'b [Channel]) -> Result<CountedSet<'b>, Vec<Violation>> {
+        self.next(channels, &mut Followed::default())
+    }
+
+    /// The same for many lists of channels, in their order. What takes the ways of hops before it need not be followed again.
+    pub fn sets<'b>(
+        &'b self,
+        lists: impl IntoIterator<Item = &'b [Channel]>,
+    ) -> Vec<Result<CountedSet<'b>, Vec<Violation>>> {
+        let mut followed = Followed::default();
+        lists.into_iter().map(|channels| self.next(channels, &mut followed)).collect()
+    }
+
+    fn next<'b>(
+        &'b self,
+        channels: &'b [Channel],
+        followed: &mut Followed<'b>,
+    ) -> Result<CountedSet<'b>, Vec<Violation>> {
         let mut found = Vec::new();
-        let set = Set::new(&self.walker, &self.vertices, channels, Place::default(), &mut found);
+        let vertices = &self.vertices;
+        let at = Place::default();
+        let set = Set::new((&self.walker, followed), vertices, channels, at, &mut found);
         if found.is_empty() { Ok(CountedSet(set)) } else { Err(found) }
     }
 }
@@ -220,33 +243,34 @@ struct Set<'a> {
     at: Place,
     channels: &'a [Channel],
     hops: Vec<Vec<HopLoad>>,
+    /// Those that `hops` name.
     parts: Parts,
 }
 
 impl<'a> Set<'a> {
     /// Checks the structure of each channel.
     fn new(
-        walker: &Walker<'a>,
+        (walker, followed): (&Walker<'a>, &mut Followed<'a>),
         vertices: &[VertexId],
         channels: &'a [Channel],
         at: Place,
         found: &mut Vec<Violation>,
     ) -> Self {
         let mut hops = Vec::with_capacity(channels.len());
-        let mut parts = Parts::default();
         for (place, channel) in channels.iter().enumerate() {
             let at = Place { channel: Some(place), ..at };
             let before = found.len();
             structure::channel(channel, vertices.len(), at, found);
             // Hops between ranks that are not there have no ends to start from.
             hops.push(if found.len() == before {
-                structure::hops(walker, vertices, channel, &mut parts, at, found)
+                structure::hops(walker, vertices, channel, followed, at, found)
             } else {
                 Vec::new()
             });
         }
         let topology = walker.topology();
         let hosts = hosts_of(topology, vertices);
+        let parts = followed.parts();
         Self { topology, ranks: vertices.len(), hosts, at, channels, hops, parts }
     }
 

@@ -52,7 +52,7 @@ pub(super) fn volumes(
 ) -> Option<Volumes> {
     let of = Operation { topology, channels, parts, collective, ranks };
     let slowest = slowest(&of, cases(channels, collective, ranks))?;
-    let Some((_, case, links)) = slowest else { return Some(Volumes::default()) };
+    let Some((case, links, _)) = slowest else { return Some(Volumes::default()) };
     let mut by_rank = vec![(Fraction::ZERO, Fraction::ZERO); ranks];
     let mut job = Fraction::ZERO;
     for (channel, _) in channels.iter().filter(|(channel, _)| !idle(channel, case)) {
@@ -99,9 +99,9 @@ pub(super) fn count(
     if let Some(root) = slowest_root(&of, &cases)? {
         cases = vec![root];
     }
-    let (time, loads) =
-        slowest(&of, cases)?.map_or_else(Default::default, |(time, _, loads)| (time, loads));
-    let limiting = limiting(topology, &loads, time)?;
+    let (loads, busy) =
+        slowest(&of, cases)?.map_or_else(Default::default, |(_, loads, busy)| (loads, busy));
+    let Busy { time, limiting } = busy;
     let algbw_gbps =
         if time.is_zero() { Fraction::ZERO } else { Fraction::ONE.checked_div(time)? };
     Some(Counted {
@@ -121,21 +121,27 @@ pub(super) fn count(
 /// A round begins when the one before is over, so each takes as long as its busiest link.
 fn count_rounds(of: &Operation<'_>) -> Option<Counted> {
     let mut time = Fraction::ZERO;
-    let mut sums: BTreeMap<LinkId, Fraction> = BTreeMap::new();
+    let mut sums = vec![Fraction::ZERO; of.topology.graph().edge_count()];
     let mut busiest_links = BTreeSet::new();
     for channel in of.channels.chunks(1) {
         let round = loads(&Operation { channels: channel, ..*of }, Case::Fixed)?;
-        let longest = busiest(of.topology, &round)?;
-        time = time.checked_add(longest)?;
-        busiest_links.extend(limiting(of.topology, &round, longest)?);
+        let busy = Busy::of(of.topology, &round)?;
+        time = time.checked_add(busy.time)?;
+        busiest_links.extend(busy.limiting);
+        // Sum before, load, sum after: the same for links after one another that carry the same.
+        let mut last = [Fraction::ZERO; 3];
         for (link, load) in round {
-            let sum = sums.entry(link).or_insert(Fraction::ZERO);
-            *sum = sum.checked_add(load)?;
+            let sum = &mut sums[link.index()];
+            if last[..2] != [*sum, load] {
+                last = [*sum, load, sum.checked_add(load)?];
+            }
+            *sum = last[2];
         }
     }
+    let used = sums.into_iter().enumerate().filter(|(_, sum)| !sum.is_zero());
     Some(Counted {
         algbw_gbps: Fraction::ONE.checked_div(time).unwrap_or(Fraction::ZERO),
-        loads: sums.into_iter().collect(),
+        loads: used.map(|(link, sum)| (LinkId::new(link), sum)).collect(),
         limiting: busiest_links.into_iter().collect(),
         height: u32::try_from(of.channels.len()).unwrap_or(u32::MAX),
         channels: 1,
@@ -156,35 +162,49 @@ struct Operation<'a> {
 /// By link, without those that carry nothing.
 type Loads = Vec<(LinkId, Fraction)>;
 
-/// Seconds per GB that the busiest link takes.
-fn busiest(topology: &Topology, loads: &Loads) -> Option<Fraction> {
-    loads.iter().try_fold(Fraction::ZERO, |most, (link, load)| {
-        Some(most.max(link_time(topology, *link, *load)?))
-    })
+/// What takes longest.
+#[derive(Default)]
+struct Busy {
+    /// Seconds per GB of the collective's data that the busiest link takes.
+    time: Fraction,
+    /// The links that take this long.
+    limiting: Vec<LinkId>,
 }
 
-/// The first of the cases that take longest: its seconds per GB, and its loads. `None` inside where there is no case.
-fn slowest(of: &Operation<'_>, cases: Vec<Case>) -> Option<Option<(Fraction, Case, Loads)>> {
-    let mut worst: Option<(Fraction, Case, Loads)> = None;
+impl Busy {
+    fn of(topology: &Topology, loads: &Loads) -> Option<Self> {
+        let mut busy = Self::default();
+        // Links after one another mostly carry the same at the same rate.
+        let mut last: Option<(Fraction, u64, Fraction)> = None;
+        for &(link, load) in loads {
+            let kbps = topology.link(link).bandwidth.kbps();
+            let time = match last {
+                Some((known, rate, time)) if known == load && rate == kbps => time,
+                _ => load.checked_div(Fraction::of(kbps, 1_000_000))?,
+            };
+            last = Some((load, kbps, time));
+            if time > busy.time {
+                busy = Self { time, limiting: Vec::new() };
+            }
+            if time == busy.time {
+                busy.limiting.push(link);
+            }
+        }
+        Some(busy)
+    }
+}
+
+/// The first of the cases that take longest: its loads, and what is busiest. `None` inside where there is no case.
+fn slowest(of: &Operation<'_>, cases: Vec<Case>) -> Option<Option<(Case, Loads, Busy)>> {
+    let mut worst: Option<(Case, Loads, Busy)> = None;
     for case in cases {
         let loads = loads(of, case)?;
-        let time = busiest(of.topology, &loads)?;
-        if worst.as_ref().is_none_or(|(slowest, ..)| time > *slowest) {
-            worst = Some((time, case, loads));
+        let busy = Busy::of(of.topology, &loads)?;
+        if worst.as_ref().is_none_or(|(_, _, slowest)| busy.time > slowest.time) {
+            worst = Some((case, loads, busy));
         }
     }
     Some(worst)
-}
-
-/// The links that take this long.
-fn limiting(topology: &Topology, loads: &Loads, time: Fraction) -> Option<Vec<LinkId>> {
-    let mut limiting = Vec::new();
-    for (link, load) in loads {
-        if link_time(topology, *link, *load)? == time {
-            limiting.push(*link);
-        }
-    }
-    Some(limiting)
 }
 
 /// On rings alone a root spares the hop that would bring its own data back, and nothing else differs from root to root. So
@@ -196,8 +216,7 @@ fn slowest_root(of: &Operation<'_>, cases: &[Case]) -> Option<Option<Case>> {
         return Some(None);
     }
     let all = loads(of, Case::Fixed)?;
-    let time = busiest(topology, &all)?;
-    let busy = limiting(topology, &all, time)?;
+    let busy = Busy::of(topology, &all)?.limiting;
     let untouched = |case: &&Case| {
         let mut spared = BTreeSet::new();
         for (channel, hops) in channels {
@@ -210,12 +229,6 @@ fn slowest_root(of: &Operation<'_>, cases: &[Case]) -> Option<Option<Case>> {
         busy.iter().any(|link| !spared.contains(link))
     };
     Some(cases.iter().find(untouched).copied())
-}
-
-/// Seconds per GB of the collective's data that `link` is busy.
-fn link_time(topology: &Topology, link: LinkId, load: Fraction) -> Option<Fraction> {
-    let gbps = Fraction::of(topology.link(link).bandwidth.kbps(), 1_000_000);
-    load.checked_div(gbps)
 }
 
 fn cases(channels: &[Loaded<'_>], collective: Collective, ranks: usize) -> Vec<Case> {
@@ -279,7 +292,14 @@ fn loads(of: &Operation<'_>, case: Case) -> Option<Loads> {
         *sum = sum.checked_add(values[value as usize])?;
     }
     let used = sums.into_iter().enumerate().filter(|(_, sum)| *sum != 0);
-    used.map(|(link, sum)| Some((LinkId::new(link), Fraction::new(sum, common)?))).collect()
+    let mut last = (0, Fraction::ZERO);
+    used.map(|(link, sum)| {
+        if last.0 != sum {
+            last = (sum, Fraction::new(sum, common)?);
+        }
+        Some((LinkId::new(link), last.1))
+    })
+    .collect()
 }
 
 /// Whether the channel is another root's.

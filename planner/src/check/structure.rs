@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use topology::plan::{ChannelEdge, LinkPolicy, Pattern, PlanRank};
+use topology::plan::{ChannelEdge, EdgePath, LinkPolicy, Pattern, PlanRank};
 use topology::{
     Channel, Collective, Fraction, HostId, LinkId, Rank, Topology, VertexId, VertexKind,
     plan::TopologyRef,
@@ -18,7 +18,7 @@ use super::{exact, policy};
 pub(super) type HopLoad = Vec<(LinkId, u32)>;
 
 /// The few parts that many hops put on their many links.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Parts(Vec<Fraction>);
 
 impl Parts {
@@ -349,91 +349,168 @@ fn bundle(topology: &Topology, links: &[(LinkId, VertexId)]) -> Vec<(LinkId, Fra
     alive.map(|link| (link, Fraction::of(rate(link), total))).collect()
 }
 
+/// Hops that were followed, for those that take the same ways.
+#[derive(Debug, Default)]
+pub(super) struct Followed<'a> {
+    /// By ends, and whether ranks may forward.
+    hops: BTreeMap<(Rank, Rank, bool), Vec<(&'a [EdgePath], Sound)>>,
+    /// Those that the loads of all hops name.
+    parts: Parts,
+}
+
+/// What a hop without violations puts on links, and the NICs it crosses.
+#[derive(Clone, Debug)]
+struct Sound {
+    load: HopLoad,
+    nics: Vec<VertexId>,
+}
+
+/// Ways kept for a pair of ranks: beyond it they are followed again.
+const MOST_FOLLOWED: usize = 8;
+
+impl<'a> Followed<'a> {
+    /// The parts so far.
+    pub(super) fn parts(&self) -> Parts {
+        self.parts.clone()
+    }
+
+    fn find(&self, edge: &ChannelEdge, relayed: bool) -> Option<&Sound> {
+        let known = self.hops.get(&(edge.from, edge.to, relayed))?;
+        known.iter().find(|(paths, _)| *paths == edge.paths).map(|(_, sound)| sound)
+    }
+
+    fn keep(&mut self, edge: &'a ChannelEdge, relayed: bool, sound: Sound) {
+        let known = self.hops.entry((edge.from, edge.to, relayed)).or_default();
+        if known.len() < MOST_FOLLOWED {
+            known.push((&edge.paths, sound));
+        }
+    }
+}
+
 /// The loads of each hop of a channel, the way up first, as [`Channel::all_edges`] lists them.
-pub(super) fn hops(
+pub(super) fn hops<'a>(
     walker: &Walker<'_>,
     vertices: &[VertexId],
-    channel: &Channel,
-    parts: &mut Parts,
+    channel: &'a Channel,
+    followed: &mut Followed<'a>,
     at: Place,
     found: &mut Vec<Violation>,
 ) -> Vec<HopLoad> {
     let topology = walker.topology;
     let mut loads = Vec::new();
-    let mut nics: BTreeSet<&str> = BTreeSet::new();
-    let mut crossed = Vec::new();
+    let mut nics: BTreeSet<VertexId> = BTreeSet::new();
+    // Ranks that take part may forward for a pair; a tree or ring has a hop for each rank it passes.
+    let relayed = matches!(channel.pattern, Pattern::Pairs | Pattern::Rounds);
+    let relays = if relayed { vertices } else { &[] };
     // Hops after one another often cross the same vertices in the same order.
-    let mut known: Vec<(&str, VertexId)> = Vec::new();
+    let mut names = Names { topology, known: Vec::new() };
     for edge in channel.all_edges() {
+        if let Some(sound) = followed.find(edge, relayed) {
+            nics.extend(&sound.nics);
+            loads.push(sound.load.clone());
+            continue;
+        }
+        let before = found.len();
         let at = at.edge(edge.from, edge.to);
         let ends = (vertices[edge.from.index()], vertices[edge.to.index()]);
-        // The host that both ends are on, where its PCIe is for other traffic.
-        let hosts = (topology.vertex(ends.0).host, topology.vertex(ends.1).host);
-        let inside = hosts.0.filter(|host| hosts.1 == Some(*host));
-        let off_pcie = inside.is_some_and(|host| walker.off_pcie.contains(&host));
-        let mut load = HopLoad::with_capacity(2 * edge.paths.len());
-        if edge.paths.is_empty() {
-            found.push(at.violation(ViolationKind::NoPath));
+        let parts = &mut followed.parts;
+        let sound = hop(walker, ends, edge, (relays, &mut names, parts), at, found);
+        nics.extend(&sound.nics);
+        loads.push(sound.load.clone());
+        if found.len() == before {
+            followed.keep(edge, relayed, sound);
         }
-        for path in edge.paths.iter().filter(|path| path.share <= Fraction::ZERO) {
-            found.push(at.violation(ViolationKind::Share { share: path.share }));
-        }
-        match exact::sum(edge.paths.iter().map(|path| path.share)) {
-            Some(sum) if sum == Fraction::ONE => {}
-            Some(sum) => found.push(at.violation(ViolationKind::PathShares { sum })),
-            None => found.push(at.violation(ViolationKind::Overflow)),
-        }
-        let mut place = 0;
-        for path in &edge.paths {
-            crossed.clear();
-            let mut unknown = None;
-            for via in &path.via {
-                match known.get(place) {
-                    Some((name, id)) if name == via => crossed.push(*id),
-                    _ => match topology.find(via) {
-                        Some(id) => {
-                            known.truncate(place);
-                            known.push((via, id));
-                            crossed.push(id);
-                        }
-                        None => unknown = unknown.or(Some(via)),
-                    },
-                }
-                place += 1;
-            }
-            if let Some(name) = unknown {
-                found.push(at.violation(ViolationKind::UnknownVertex { name: name.clone() }));
-                continue;
-            }
-            // Ranks that take part may forward for a pair; a tree or ring has a hop for each rank it passes.
-            let relayed = matches!(channel.pattern, Pattern::Pairs | Pattern::Rounds);
-            let relays = if relayed { vertices } else { &[] };
-            let before = load.len();
-            match walk(walker, ends, (&crossed, path.share), relays, parts, &mut load) {
-                Ok(()) => {
-                    for &id in &crossed {
-                        if matches!(topology.vertex(id).kind, VertexKind::Nic { .. }) {
-                            nics.insert(&topology.vertex(id).name);
-                        }
-                    }
-                    if off_pcie {
-                        found.extend(over_pcie(topology, &load[before..]).map(|k| at.violation(k)));
-                    }
-                }
-                Err(kind) => {
-                    load.truncate(before);
-                    found.push(at.violation(kind));
-                }
-            }
-        }
-        loads.push(load);
     }
+    let nics: BTreeSet<&str> = nics.iter().map(|id| topology.vertex(*id).name.as_str()).collect();
     let listed: BTreeSet<&str> = channel.nics.iter().map(String::as_str).collect();
     for &name in listed.symmetric_difference(&nics) {
         let kind = ViolationKind::Nics { name: name.into(), listed: listed.contains(name) };
         found.push(at.violation(kind));
     }
     loads
+}
+
+/// Vertices by name, those of the hop before first.
+struct Names<'a> {
+    topology: &'a Topology,
+    known: Vec<(&'a str, VertexId)>,
+}
+
+impl<'a> Names<'a> {
+    /// The vertex of the hop's name number `place`.
+    fn find(&mut self, place: usize, name: &'a str) -> Option<VertexId> {
+        match self.known.get(place) {
+            Some((known, id)) if *known == name => Some(*id),
+            _ => {
+                let id = self.topology.find(name)?;
+                self.known.truncate(place);
+                self.known.push((name, id));
+                Some(id)
+            }
+        }
+    }
+}
+
+/// Follows the ways of one hop between two vertices, over no GPUs but `relays`.
+fn hop<'a>(
+    walker: &Walker<'_>,
+    ends: (VertexId, VertexId),
+    edge: &'a ChannelEdge,
+    (relays, names, parts): (&[VertexId], &mut Names<'a>, &mut Parts),
+    at: Place,
+    found: &mut Vec<Violation>,
+) -> Sound {
+    let topology = walker.topology;
+    // The host that both ends are on, where its PCIe is for other traffic.
+    let hosts = (topology.vertex(ends.0).host, topology.vertex(ends.1).host);
+    let inside = hosts.0.filter(|host| hosts.1 == Some(*host));
+    let off_pcie = inside.is_some_and(|host| walker.off_pcie.contains(&host));
+    let mut load = HopLoad::with_capacity(2 * edge.paths.len());
+    let mut nics = Vec::new();
+    let mut crossed = Vec::new();
+    if edge.paths.is_empty() {
+        found.push(at.violation(ViolationKind::NoPath));
+    }
+    for path in edge.paths.iter().filter(|path| path.share <= Fraction::ZERO) {
+        found.push(at.violation(ViolationKind::Share { share: path.share }));
+    }
+    match exact::sum(edge.paths.iter().map(|path| path.share)) {
+        Some(sum) if sum == Fraction::ONE => {}
+        Some(sum) => found.push(at.violation(ViolationKind::PathShares { sum })),
+        None => found.push(at.violation(ViolationKind::Overflow)),
+    }
+    let mut place = 0;
+    for path in &edge.paths {
+        crossed.clear();
+        let mut unknown = None;
+        for via in &path.via {
+            match names.find(place, via) {
+                Some(id) => crossed.push(id),
+                None => unknown = unknown.or(Some(via)),
+            }
+            place += 1;
+        }
+        if let Some(name) = unknown {
+            found.push(at.violation(ViolationKind::UnknownVertex { name: name.clone() }));
+            continue;
+        }
+        let before = load.len();
+        match walk(walker, ends, (&crossed, path.share), relays, parts, &mut load) {
+            Ok(()) => {
+                let is_nic =
+                    |id: &VertexId| matches!(topology.vertex(*id).kind, VertexKind::Nic { .. });
+                nics.extend(crossed.iter().copied().filter(is_nic));
+                if off_pcie {
+                    found.extend(over_pcie(topology, &load[before..]).map(|k| at.violation(k)));
+                }
+            }
+            Err(kind) => {
+                load.truncate(before);
+                found.push(at.violation(kind));
+            }
+        }
+    }
+    Sound { load, nics }
 }
 
 /// The first link that is not one between GPUs.

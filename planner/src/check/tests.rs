@@ -290,6 +290,53 @@ fn gpus_that_do_not_take_part_are_not_crossed() {
     assert_eq!(relayed(3).unwrap().algbw_gbps, fraction("15"));
 }
 
+/// What is remembered of a hop serves only hops with the same ends, the same ways and the same right to pass ranks.
+#[test]
+fn hops_that_differ_from_those_before_are_followed_anew() {
+    // A line of three with a switch beside it that joins the ends.
+    let line = topology(3, 1, both([(0, 1, 10), (1, 2, 10), (0, 3, 10), (2, 3, 10)]));
+    let ranks = sample::ranks(&line, 3);
+    let over = |name: &str| vec![EdgePath { via: vec![name.into()], share: Fraction::ONE }];
+    let sent = |paths: Vec<EdgePath>| {
+        let mut channel = pairs(&line, SendRecv, None, 1, Fraction::ONE);
+        channel.edges = vec![topology::plan::ChannelEdge { from: Rank(0), to: Rank(2), paths }];
+        vec![channel]
+    };
+    let half = Fraction::of(1, 2);
+    let mut lost = over("s0");
+    lost[0].share = half;
+    let mut chain = ring(&line, RINGS, &[0, 1, 2], Fraction::ONE);
+    chain.edges[2].paths = over("s0");
+    let ring_by_switch = vec![chain.clone()];
+    // A ring from 2 to 0 over rank 1, which a pair may pass and a ring may not.
+    chain.edges[2].paths = over("g1");
+    let mut back = sent(over("g1"));
+    (back[0].edges[0].from, back[0].edges[0].to) = (Rank(2), Rank(0));
+    let lists = [
+        (sent(over("s0")), None),
+        (sent(over("s0")), None),
+        (sent(over("g1")), None),
+        (sent(lost), Some(ViolationKind::PathShares { sum: half })),
+        (sent(over("s1")), Some(ViolationKind::UnknownVertex { name: "s1".into() })),
+        (back, None),
+        (ring_by_switch, None),
+        (vec![chain], Some(ViolationKind::CrossesGpu { name: "g1".into() })),
+    ];
+    let counter = super::Counter::new(&line, &ranks, topology::plan::LinkPolicy::All).unwrap();
+    let sets = counter.sets(lists.iter().map(|(channels, _)| channels.as_slice()));
+    for (place, (set, (channels, wrong))) in sets.into_iter().zip(&lists).enumerate() {
+        let first = set.as_ref().err().map(|found| found[0].kind.clone());
+        assert_eq!(first, *wrong, "list {place}");
+        // The same as without what came before.
+        let alone = counter.set(channels);
+        assert_eq!(set.as_ref().err(), alone.as_ref().err(), "list {place}");
+        if let (Ok(set), Ok(alone)) = (&set, &alone) {
+            let collective = channels[0].collectives[0];
+            assert_eq!(set.count(collective), alone.count(collective), "list {place}");
+        }
+    }
+}
+
 #[test]
 fn semantics_does_not_lean_on_structure() {
     let star = star();
