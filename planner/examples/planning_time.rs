@@ -369,7 +369,6 @@ fn stages(machine: &str, topology: &Topology, request: &PlanRequest) -> Result<(
             let most = bound::all_reduce(model.bound_graph()).ok();
             said(most.and_then(|most| composer.all_reduce(most.algbw)))
         });
-        timed("composed broadcast", &mut || said(composer.broadcast(0)));
     }
     timed("rings", &mut || {
         let packing = rings::pack(graph, &RingOptions::new(model.hosts.clone()));

@@ -12,10 +12,9 @@
 //! With the forest comes a bound that its prices prove; see [`program`].
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::{OnceCell, RefCell};
+use core::cell::OnceCell;
 
 use topology::Fraction;
 
@@ -69,8 +68,6 @@ pub struct Composer {
     mirror: Option<Vec<usize>>,
     /// Trees for shards of equal size, which all-gather and reduce-scatter share where there is a mirror.
     shards: OnceCell<Option<Solution>>,
-    /// Trees from one rank of each kind, once they were asked for; broadcast and reduce share them likewise.
-    from_one: RefCell<BTreeMap<usize, Option<Solution>>>,
     /// The same for the network turned round, where there is no mirror.
     turned: OnceCell<Box<Self>>,
 }
@@ -94,8 +91,8 @@ impl Composer {
     }
 
     fn made(network: Network, symmetry: Symmetry, mirror: Option<Vec<usize>>) -> Self {
-        let (shards, from_one, turned) = (OnceCell::new(), RefCell::default(), OnceCell::new());
-        Self { network, symmetry, mirror, shards, from_one, turned }
+        let (shards, turned) = (OnceCell::new(), OnceCell::new());
+        Self { network, symmetry, mirror, shards, turned }
     }
 
     /// What it composes on, and what is alike there.
@@ -112,14 +109,14 @@ impl Composer {
     /// All-gather: trees from every rank, of equal weight for each.
     #[must_use]
     pub fn all_gather(&self) -> Option<Composed> {
-        self.equal_shards().map(|solved| solved.spread(Served::All))
+        self.equal_shards().map(|solved| solved.spread())
     }
 
     /// Reduce-scatter: trees towards every rank.
     #[must_use]
     pub fn reduce_scatter(&self) -> Option<Composed> {
         if self.mirror.is_some() {
-            return self.equal_shards()?.gathered(Served::All);
+            return self.equal_shards()?.gathered();
         }
         self.turned().all_gather().map(Composed::reversed)
     }
@@ -130,48 +127,14 @@ impl Composer {
         })
     }
 
-    /// Broadcast: trees from one rank.
-    #[must_use]
-    pub fn broadcast(&self, root: usize) -> Option<Composed> {
-        self.serve(root, |solved, root| Some(solved.spread(root)))
-    }
-
-    /// Reduce: trees towards one rank.
-    #[must_use]
-    pub fn reduce(&self, root: usize) -> Option<Composed> {
-        if self.mirror.is_some() {
-            return self.serve(root, |solved, root| solved.gathered(root));
-        }
-        self.turned().broadcast(root).map(Composed::reversed)
-    }
-
-    /// Solves for the representative of the root's kind, and has `make` trees of what was found.
-    fn serve(
-        &self,
-        root: usize,
-        make: impl Fn(&Solved<'_>, Served) -> Option<Composed>,
-    ) -> Option<Composed> {
-        let &(kind, renaming) = self.symmetry.from.get(root)?;
-        let representative = self.symmetry.representatives[kind];
-        let mut known = self.from_one.borrow_mut();
-        let solution = known.entry(kind).or_insert_with(|| {
-            let alone = Symmetry::none(&self.network);
-            let weights: Vec<u64> =
-                (0..self.network.graph.ranks).map(|v| u64::from(v == representative)).collect();
-            self.solve(Aim::From(representative), &alone, self.cut(&weights))
-        });
-        let solved = Solved { composer: self, solution: solution.as_ref()? };
-        make(&solved, Served::One { representative, renaming })
-    }
-
     /// All-reduce: trees towards and from whichever roots serve best; `most` is a rate that is not exceeded.
     #[must_use]
     pub fn all_reduce(&self, most: Fraction) -> Option<Composed> {
         let most = most / Fraction::of(count(self.symmetry.order()), 1);
-        let solution = self.solve(Aim::ReduceAndSpread, &self.symmetry, Some(most))?;
+        let solution = self.solve(Aim::ReduceAndSpread, Some(most))?;
         let solved = Solved { composer: self, solution: &solution };
-        let reduce = solved.forest(Served::All, &|column| column.up.clone());
-        Some(Composed { reduce: Some(reduce), ..solved.spread(Served::All) })
+        let reduce = solved.forest(&|column| column.up.clone());
+        Some(Composed { reduce: Some(reduce), ..solved.spread() })
     }
 
     /// What each root of weight 1 may spread as far as cuts tell.
@@ -183,18 +146,18 @@ impl Composer {
     fn equal_shards(&self) -> Option<Solved<'_>> {
         let solution = self.shards.get_or_init(|| {
             let most = self.cut(&vec![1; self.network.graph.ranks]);
-            self.solve(Aim::EqualShards, &self.symmetry, most)
+            self.solve(Aim::EqualShards, most)
         });
         Some(Solved { composer: self, solution: solution.as_ref()? })
     }
 
-    fn solve(&self, aim: Aim, symmetry: &Symmetry, enough: Option<Fraction>) -> Option<Solution> {
+    fn solve(&self, aim: Aim, enough: Option<Fraction>) -> Option<Solution> {
+        let symmetry = &self.symmetry;
         let program = Program::new(&self.network, symmetry, self.mirror.as_deref(), aim);
         let (program, mixture) = program.solve(enough.map(Fraction::to_f64))?;
         let rounded = Rounded::best(&program, &mixture)?;
         let served = match aim {
             Aim::EqualShards => self.network.graph.ranks,
-            Aim::From(_) => 1,
             Aim::ReduceAndSpread => symmetry.order(),
         };
         let served = Fraction::of(count(served), 1);
@@ -229,15 +192,6 @@ struct Solution {
     proof: Proof,
 }
 
-/// Whose trees are wanted.
-#[derive(Clone, Copy, Debug)]
-enum Served {
-    /// Those of every rank: all images of those that were solved for.
-    All,
-    /// Those of the rank that a renaming makes of the one that was solved for.
-    One { representative: usize, renaming: usize },
-}
-
 /// A solution with what makes the other trees of it.
 struct Solved<'a> {
     composer: &'a Composer,
@@ -246,16 +200,16 @@ struct Solved<'a> {
 
 impl Solved<'_> {
     /// The trees as they are.
-    fn spread(&self, served: Served) -> Composed {
-        let forest = self.forest(served, &|column| column.down.clone());
+    fn spread(&self) -> Composed {
+        let forest = self.forest(&|column| column.down.clone());
         let Solution { ceiling, proof, .. } = self.solution;
         Composed { forest, reduce: None, ceiling: *ceiling, proof: proof.clone() }
     }
 
     /// The trees in the mirror: towards their roots.
-    fn gathered(&self, served: Served) -> Option<Composed> {
+    fn gathered(&self) -> Option<Composed> {
         let mirror = self.composer.mirror.as_ref()?;
-        let forest = self.forest(served, &|column| mirrored(&column.down, mirror));
+        let forest = self.forest(&|column| mirrored(&column.down, mirror));
         let back = |e: &FlowEdge| FlowEdge { from: mirror[e.to], to: mirror[e.from], ..*e };
         let limits = self.solution.proof.limits.iter().map(back).collect();
         let proof = Proof { algbw: self.solution.proof.algbw, limits };
@@ -263,16 +217,8 @@ impl Solved<'_> {
     }
 
     /// The images of all trees.
-    fn forest(&self, served: Served, ways: &dyn Fn(&Column) -> Vec<Path>) -> Forest {
+    fn forest(&self, ways: &dyn Fn(&Column) -> Vec<Path>) -> Forest {
         let symmetry = &self.composer.symmetry;
-        let renamings = match served {
-            Served::All => &symmetry.elements[..],
-            Served::One { renaming, .. } => &symmetry.elements[renaming..=renaming],
-        };
-        let root_of = |column: &Column| match served {
-            Served::All => symmetry.representatives[column.root],
-            Served::One { representative, .. } => representative,
-        };
         let mut trees = Vec::new();
         for (column, &weight) in self
             .solution
@@ -282,13 +228,13 @@ impl Solved<'_> {
             .filter(|(_, w)| **w > 0)
         {
             let paths = ways(column);
-            for renaming in renamings {
+            for renaming in &symmetry.elements {
                 let edges = paths.iter().map(|path| {
                     let path: Path = path.iter().map(|&node| renaming[node]).collect();
                     let (from, to) = (path[0], path[path.len() - 1]);
                     TreeEdge { from, to, paths: self.composer.network.expand(&path) }
                 });
-                let root = renaming[root_of(column)];
+                let root = renaming[symmetry.representatives[column.root]];
                 trees.push(Tree { root, weight, edges: edges.collect() });
             }
         }
@@ -449,13 +395,6 @@ mod tests {
             found.forest.algbw
         );
         assert!(found.forest.height() <= height, "{}", found.forest.height());
-        // One root alone is composed for on few ranks: there are no renamings to make it quick.
-        for root in [0, g.ranks - 1].into_iter().filter(|_| g.ranks <= 16) {
-            let most = bound::broadcast(g, root).unwrap().algbw;
-            rooted(g, &composer.broadcast(root).unwrap(), false, (root, most), percent);
-            let most = bound::reduce(g, root).unwrap().algbw;
-            rooted(g, &composer.reduce(root).unwrap(), true, (root, most), percent);
-        }
         let most = bound::all_reduce(g).unwrap().algbw;
         let found = composer.all_reduce(most).unwrap();
         certify_reduction(g, &found, most);
@@ -466,22 +405,6 @@ mod tests {
             "{} of {most}",
             found.forest.algbw
         );
-    }
-
-    /// Trees of one root alone, near what cuts allow it.
-    #[track_caller]
-    fn rooted(
-        g: &FlowGraph,
-        found: &Composed,
-        towards: bool,
-        (root, most): (usize, Fraction),
-        percent: u64,
-    ) {
-        certify(g, &found.forest, towards);
-        assert!(found.forest.trees.iter().all(|tree| tree.root == root));
-        assert!(found.forest.algbw <= found.ceiling && found.ceiling <= most);
-        let least = most * Fraction::of(percent.min(99), 100);
-        assert!(found.forest.algbw >= least, "{} of {most}", found.forest.algbw);
     }
 
     fn certify_reduction(g: &FlowGraph, found: &Composed, most: Fraction) {

@@ -144,22 +144,30 @@ impl Network {
     /// The ways of a path, given with both ends, in the graph this came from.
     #[must_use]
     pub fn expand(&self, path: &[usize]) -> Vec<TreePath> {
-        let mut found = vec![TreePath { via: Vec::new(), share: Fraction::ONE }];
-        for (i, hop) in path.windows(2).enumerate() {
-            let Some(edge) = self.edge(hop[0], hop[1]) else { return Vec::new() };
-            found = found
-                .into_iter()
-                .flat_map(|so_far| {
-                    self.ways[edge].iter().map(move |(folded, part)| {
-                        let mut via = so_far.via.clone();
-                        if i > 0 {
-                            via.push(hop[0]);
-                        }
-                        via.extend(folded);
-                        TreePath { via, share: so_far.share * *part }
-                    })
-                })
-                .collect();
+        let Some(edges) = path.windows(2).map(|hop| self.edge(hop[0], hop[1])).collect() else {
+            return Vec::new();
+        };
+        let edges: Vec<usize> = edges;
+        let many: usize = edges.iter().map(|edge| self.ways[*edge].len()).product();
+        let mut found = Vec::with_capacity(many);
+        found.push(TreePath { via: Vec::with_capacity(path.len()), share: Fraction::ONE });
+        for (i, (hop, edge)) in path.windows(2).zip(edges).enumerate() {
+            let Some(((folded, part), others)) = self.ways[edge].split_first() else { continue };
+            if i > 0 {
+                found.iter_mut().for_each(|so_far| so_far.via.push(hop[0]));
+            }
+            for at in 0..found.len() {
+                for (folded, part) in others {
+                    let TreePath { via, share } = &found[at];
+                    let via = via.iter().chain(folded).copied().collect();
+                    let other = TreePath { via, share: *share * *part };
+                    found.push(other);
+                }
+                found[at].via.extend(folded);
+                if *part != Fraction::ONE {
+                    found[at].share = found[at].share * *part;
+                }
+            }
         }
         found.sort_unstable();
         found

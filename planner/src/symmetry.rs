@@ -59,11 +59,6 @@ impl Symmetry {
         Self::from_elements(network, best)
     }
 
-    /// No renaming but the identity.
-    pub(crate) fn none(network: &Network) -> Self {
-        Self::from_elements(network, vec![(0..network.graph.nodes).collect()])
-    }
-
     fn attempt(network: &Network, orders: &[usize], turn: usize) -> Vec<Vec<usize>> {
         let mut elements: Vec<Vec<usize>> = vec![(0..network.graph.nodes).collect()];
         let ranks = network.graph.ranks;
@@ -98,22 +93,7 @@ impl Symmetry {
 
     /// The forest under a renaming.
     pub(crate) fn renamed(&self, forest: &Forest, element: usize) -> Forest {
-        let map = &self.elements[element];
-        let path = |path: &TreePath| TreePath {
-            via: path.via.iter().map(|&node| map[node]).collect(),
-            share: path.share,
-        };
-        let edge = |edge: &TreeEdge| {
-            let mut paths: Vec<TreePath> = edge.paths.iter().map(path).collect();
-            paths.sort_unstable();
-            TreeEdge { from: map[edge.from], to: map[edge.to], paths }
-        };
-        let trees = forest.trees.iter().map(|tree| Tree {
-            root: map[tree.root],
-            weight: tree.weight,
-            edges: tree.edges.iter().map(edge).collect(),
-        });
-        Forest { trees: trees.collect(), ..*forest }
+        renamed(forest, &self.elements[element])
     }
 
     /// Number of renamings.
@@ -141,6 +121,25 @@ impl Symmetry {
         }
         (orbit_of, sizes)
     }
+}
+
+/// The forest with each node another.
+pub(crate) fn renamed(forest: &Forest, map: &[usize]) -> Forest {
+    let path = |path: &TreePath| TreePath {
+        via: path.via.iter().map(|&node| map[node]).collect(),
+        share: path.share,
+    };
+    let edge = |edge: &TreeEdge| {
+        let mut paths: Vec<TreePath> = edge.paths.iter().map(path).collect();
+        paths.sort_unstable();
+        TreeEdge { from: map[edge.from], to: map[edge.to], paths }
+    };
+    let trees = forest.trees.iter().map(|tree| Tree {
+        root: map[tree.root],
+        weight: tree.weight,
+        edges: tree.edges.iter().map(edge).collect(),
+    });
+    Forest { trees: trees.collect(), ..*forest }
 }
 
 /// The group with one more renaming; `None` where the products are not a group of the expected order.

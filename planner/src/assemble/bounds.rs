@@ -19,36 +19,15 @@ use crate::model::Model;
 /// Most cuts, and most links of one cut, that are spelled out.
 const SPELLED: usize = 8;
 
-/// Trees for a broadcast or reduce are made for every root up to so many ranks of one host,
-const MOST_ROOTS: usize = 8;
-/// and of several, whose roots are mostly alike; beyond it for rank 0 alone.
-const MOST_ROOTS_OF_HOSTS: usize = 16;
+/// Trees for a broadcast or reduce are made for every root up to so many ranks; beyond it for rank 0 alone.
+const MOST_ROOTS: usize = 16;
 
 /// Links for each rank of a network without likeness up to which its trees are composed at once.
 const FEW_LINKS: usize = 4;
 
 /// The roots that a broadcast or reduce is planned for.
 pub(super) fn roots(model: &Model) -> core::ops::Range<usize> {
-    let several = model.hosts.last() != model.hosts.first();
-    let most = if several { MOST_ROOTS_OF_HOSTS } else { MOST_ROOTS };
-    0..if model.ranks() <= most { model.ranks() } else { 1 }
-}
-
-/// The bound of a broadcast or reduce from the slowest of the roots.
-fn slowest(
-    model: &Model,
-    graph: &FlowGraph,
-    of_root: impl Fn(&FlowGraph, usize) -> Result<UpperBound, BoundError>,
-) -> Result<UpperBound, BoundError> {
-    // Rings serve every root, so the slowest counts wherever that is cheap to say.
-    let mut least = of_root(graph, 0)?;
-    for root in roots(model).skip(1) {
-        let other = of_root(graph, root)?;
-        if other.algbw < least.algbw {
-            least = other;
-        }
-    }
-    Ok(least)
+    0..if model.ranks() <= MOST_ROOTS { model.ranks() } else { 1 }
 }
 
 /// A proved bound in kB/s with what proves it.
@@ -69,12 +48,15 @@ pub(crate) struct Prover<'a> {
     proofs: BTreeMap<Collective, Proof>,
     /// What cuts alone say, once it was asked.
     cuts: RefCell<BTreeMap<Collective, Result<UpperBound, BoundError>>>,
+    /// The same of one root, by the first that looks like it.
+    rooted: RefCell<BTreeMap<(Collective, usize), Result<UpperBound, BoundError>>>,
 }
 
 impl<'a> Prover<'a> {
     pub(crate) fn new(model: &'a Model) -> Self {
         let composer = OnceCell::new();
-        Self { model, composer, proofs: BTreeMap::new(), cuts: RefCell::default() }
+        let (cuts, rooted) = (RefCell::default(), RefCell::default());
+        Self { model, composer, proofs: BTreeMap::new(), cuts, rooted }
     }
 
     pub(crate) fn model(&self) -> &'a Model {
@@ -160,14 +142,38 @@ impl<'a> Prover<'a> {
         Ok(Limit { algbw: found.algbw, cuts: found.cuts, edges: Vec::new() })
     }
 
-    /// Whether a rate comes within a hundredth of what cuts allow a broadcast from `root`, or a reduce to it.
-    pub(super) fn is_near(&self, collective: Collective, root: usize, algbw: Fraction) -> bool {
+    /// What cuts allow a broadcast from one root, or a reduce to it. On several hosts roots that look alike have one answer; on one they are few,
+    /// and what is alike may not be known.
+    fn of_root(&self, collective: Collective, root: usize) -> Result<UpperBound, BoundError> {
+        let first = if self.on_several_hosts() {
+            let symmetry = self.composer().network().1;
+            symmetry.representatives[symmetry.from[root].0]
+        } else {
+            root
+        };
+        let key = (collective, first);
+        if let Some(known) = self.rooted.borrow().get(&key) {
+            return known.clone();
+        }
         let of_root = match collective {
             Collective::Reduce => bound::reduce,
             _ => bound::broadcast,
         };
-        let bound = of_root(self.model.bound_graph(), root);
-        bound.is_ok_and(|bound| super::near(algbw, bound.algbw))
+        let found = of_root(self.model.bound_graph(), first);
+        self.rooted.borrow_mut().insert(key, found.clone());
+        found
+    }
+
+    /// The bound of a broadcast or reduce from the slowest of the roots: rings serve every root.
+    fn slowest(&self, collective: Collective) -> Result<UpperBound, BoundError> {
+        let mut least = self.of_root(collective, 0)?;
+        for root in roots(self.model).skip(1) {
+            let other = self.of_root(collective, root)?;
+            if other.algbw < least.algbw {
+                least = other;
+            }
+        }
+        Ok(least)
     }
 
     /// What cuts of [`Model::bound_graph`] alone say; `None` for all-to-all, of which they do not tell enough.
@@ -175,15 +181,17 @@ impl<'a> Prover<'a> {
         if let Some(known) = self.cuts.borrow().get(&collective) {
             return Some(known.clone());
         }
-        let found = by_cuts(self.model, self.model.bound_graph(), collective)?;
+        let found = match collective {
+            Collective::Broadcast | Collective::Reduce => self.slowest(collective),
+            _ => by_cuts(self.model.bound_graph(), collective)?,
+        };
         self.cuts.borrow_mut().insert(collective, found.clone());
         Some(found)
     }
 }
 
-/// The best bound of cuts of one of the model's graphs.
+/// The best bound of cuts of one of the model's graphs; `None` where a root decides, and for all-to-all.
 pub(super) fn by_cuts(
-    model: &Model,
     graph: &FlowGraph,
     collective: Collective,
 ) -> Option<Result<UpperBound, BoundError>> {
@@ -191,8 +199,6 @@ pub(super) fn by_cuts(
         Collective::AllReduce => bound::all_reduce(graph),
         Collective::AllGather => bound::all_gather(graph),
         Collective::ReduceScatter => bound::reduce_scatter(graph),
-        Collective::Broadcast => slowest(model, graph, bound::broadcast),
-        Collective::Reduce => slowest(model, graph, bound::reduce),
         Collective::Scatter => bound::scatter(graph, 0),
         Collective::Gather => bound::gather(graph, 0),
         _ => return None,

@@ -31,7 +31,7 @@ pub(super) fn exchange(
     collective: Collective,
 ) -> (Result<Limit, BoundError>, Option<Exchange>) {
     let model = prover.model();
-    let ground = if model.is_relaxed() { Ground::Bound } else { Ground::Usable };
+    let ground = Ground::of_bound(model);
     let (limit, found) = match collective {
         Collective::AllToAll => all_to_all(prover),
         _ => rooted(model, collective),

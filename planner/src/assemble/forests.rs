@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use topology::{Channel, Collective, Fraction};
 
 use super::bounds::{self, Prover};
-use super::channels::{self, Ground};
+use super::channels::{self, Ground, Naming};
 use crate::composed::Composed;
 use crate::forest::{Forest, ForestError, ForestOptions, Forests};
 use crate::model::Model;
 use crate::network::Network;
 use crate::splitting::Reduction;
-use crate::symmetry::Symmetry;
+use crate::symmetry::{self, Symmetry};
 use crate::weighted;
 
 /// Budget of flows for trees where rings or composed trees are the best already.
@@ -20,16 +20,16 @@ const STEPS_BESIDE: u64 = 100;
 /// Height of composed trees at which no lower ones are looked for. Where switches join the GPUs none are looked for at any height: on
 /// recorded machines a search takes many times as long there, and finds trees that are one hop lower on three boards and higher on most.
 const LOW: usize = 3;
-/// Ranks up to which trees are composed for one root alone, which no likeness makes quick: sixteen take 0.1 s and end no nearer the bound.
-const MOST_RANKS_OF_ROOT: usize = 8;
 
 /// Channels of forests, one collective after the other.
 pub(super) struct ForestChannels<'a> {
     model: &'a Model,
     pub(super) prover: Prover<'a>,
     searched: Forests<'a>,
-    /// Which roots are alike on the graph that is searched.
-    kinds: Option<Symmetry>,
+    /// Which roots are alike on the graph that is searched, and what turns its ways round.
+    kinds: Option<(Symmetry, Option<Vec<usize>>)>,
+    usable: Naming<'a>,
+    bound: Naming<'a>,
 }
 
 /// Trees that were searched for.
@@ -45,7 +45,9 @@ impl<'a> ForestChannels<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
         let prover = Prover::new(model);
         let searched = Forests::new(&model.graph, ForestOptions::default());
-        Self { model, prover, searched, kinds: None }
+        let usable = Naming::new(model, Ground::Usable);
+        let bound = Naming::new(model, Ground::of_bound(model));
+        Self { model, prover, searched, kinds: None, usable, bound }
     }
 
     /// Channels for a collective; `None` where rings suffice and no trees were found beside them in short. `rings_suffice` is asked only
@@ -63,7 +65,7 @@ impl<'a> ForestChannels<'a> {
         if let Some(composed) = &composed
             && self.suffices(composed)
         {
-            return Ok(Some(channels_of(self.model, composed)));
+            return Ok(Some(channels_of(&mut self.bound, composed)));
         }
         let thorough = self.search_beside(composed.as_ref(), rings_suffice);
         let found = self.search(collective);
@@ -123,22 +125,21 @@ impl<'a> ForestChannels<'a> {
     }
 
     /// The better of what was found and what was composed.
-    fn better(&self, found: Result<Found, ForestError>, composed: &Composed) -> Vec<Channel> {
+    fn better(&mut self, found: Result<Found, ForestError>, composed: &Composed) -> Vec<Channel> {
         match found {
             Ok(found) if found.is_better_than(composed) => self.channels_of_found(&found),
-            _ => channels_of(self.model, composed),
+            _ => channels_of(&mut self.bound, composed),
         }
     }
 
-    fn channels_of_found(&self, found: &Found) -> Vec<Channel> {
-        let ground = Ground::Usable;
+    fn channels_of_found(&mut self, found: &Found) -> Vec<Channel> {
         match &found.reduce {
-            Some(reduce) => channels::all_reduce_forest(self.model, ground, reduce, &found.forest),
-            None => channels::forest(self.model, ground, &found.forest),
+            Some(reduce) => channels::all_reduce_forest(&mut self.usable, reduce, &found.forest),
+            None => channels::forest(&mut self.usable, &found.forest),
         }
     }
 
-    /// Trees from or to every root there is a plan for: searched for, and composed where those that were found fall short.
+    /// Trees from or to every root there is a plan for.
     fn rooted(
         &mut self,
         collective: Collective,
@@ -147,43 +148,36 @@ impl<'a> ForestChannels<'a> {
         let thorough = self.search_beside(None, rings_suffice);
         let mut all = Vec::new();
         for root in bounds::roots(self.model) {
-            let found = self.search_rooted(collective, root);
-            if let Ok(forest) = &found
-                && self.prover.is_near(collective, root, forest.algbw)
-            {
-                all.extend(channels::forest(self.model, Ground::Usable, forest));
-                continue;
-            }
-            let composed = match collective {
-                _ if self.model.ranks() > MOST_RANKS_OF_ROOT => None,
-                Collective::Reduce => self.prover.composer().reduce(root),
-                _ => self.prover.composer().broadcast(root),
-            };
-            match (found.map(Found::of_shards), composed) {
-                (found, Some(composed)) => all.extend(self.better(found, &composed)),
-                (Ok(found), None) => all.extend(self.channels_of_found(&found)),
-                (Err(_), None) if !thorough => return Ok(None),
-                (Err(error), None) => return Err(error),
+            match self.search_rooted(collective, root) {
+                Ok(forest) => all.extend(channels::forest(&mut self.usable, &forest)),
+                Err(_) if !thorough => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
         Ok(Some(all))
     }
 
-    /// Searches for one root of each kind, once; the others' trees are its renamed.
+    /// Searches for one root of each kind, once; the others' trees are its renamed, and those towards a root those from it in the mirror.
     fn search_rooted(
         &mut self,
         collective: Collective,
         root: usize,
     ) -> Result<Forest, ForestError> {
         let graph = &self.model.graph;
-        let symmetry = self.kinds.get_or_insert_with(|| Symmetry::of(&Network::unfolded(graph)));
+        let (symmetry, mirror) = self.kinds.get_or_insert_with(|| {
+            let network = Network::unfolded(graph);
+            (Symmetry::of(&network), symmetry::mirror(&network))
+        });
         let (kind, renaming) = symmetry.from[root];
         let first = symmetry.representatives[kind];
         let weights: Vec<u64> = (0..graph.ranks).map(|v| u64::from(v == first)).collect();
-        let forest = if collective == Collective::Reduce {
-            self.searched.collect(&weights, Fraction::ZERO)?
-        } else {
-            self.searched.spread(&weights, Fraction::ZERO)?
+        let forest = match (collective, mirror) {
+            (Collective::Reduce, Some(mirror)) => {
+                let from = self.searched.spread(&weights, Fraction::ZERO)?;
+                symmetry::renamed(&from.reversed(), mirror)
+            }
+            (Collective::Reduce, None) => self.searched.collect(&weights, Fraction::ZERO)?,
+            _ => self.searched.spread(&weights, Fraction::ZERO)?,
         };
         Ok(symmetry.renamed(&forest, renaming))
     }
@@ -209,9 +203,51 @@ impl Found {
     }
 }
 
-fn channels_of(model: &Model, composed: &Composed) -> Vec<Channel> {
+fn channels_of(naming: &mut Naming<'_>, composed: &Composed) -> Vec<Channel> {
     match &composed.reduce {
-        Some(reduce) => channels::all_reduce_forest(model, Ground::Bound, reduce, &composed.forest),
-        None => channels::forest(model, Ground::Bound, &composed.forest),
+        Some(reduce) => channels::all_reduce_forest(naming, reduce, &composed.forest),
+        None => channels::forest(naming, &composed.forest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use topology::{PlanRequest, Topology};
+
+    use super::*;
+    use crate::check::sample;
+    use crate::test_hosts::copies;
+
+    /// Broadcast and reduce reach their bounds by trees for every one of `ranks` roots.
+    #[track_caller]
+    fn every_root_reaches_the_bound(topology: &Topology, ranks: usize) {
+        let collectives = vec![Collective::Broadcast, Collective::Reduce];
+        let request = PlanRequest { collectives, ..PlanRequest::default() };
+        let plan = crate::plan(topology, &request).unwrap();
+        for (collective, entry) in &plan.collectives {
+            let best = entry.best.as_ref().unwrap();
+            assert_eq!(best.algbw_gbps, entry.bound.as_ref().unwrap().algbw_gbps, "{collective}");
+            let roots: BTreeSet<_> = plan.channels_of(*collective).map(|c| c.root).collect();
+            assert_eq!((best.algorithm, roots.len()), (topology::Algorithm::Forest, ranks));
+        }
+        assert!(plan.findings.iter().all(|finding| finding.code != "planned-for-one-root"));
+    }
+
+    /// Four by four with every row and column closed: rings use three of a GPU's four links.
+    #[test]
+    fn roots_of_a_torus() {
+        let links = (0..16).flat_map(|v| {
+            let (row, column) = (v / 4, v % 4);
+            [(v, row * 4 + (column + 1) % 4, 50), (v, (row + 1) % 4 * 4 + column, 50)]
+        });
+        every_root_reaches_the_bound(&sample::topology(16, 0, sample::both(links)), 16);
+    }
+
+    /// What goes towards a root on two hosts is the mirror of what comes from it: their layers for data out and data in change places.
+    #[test]
+    fn roots_of_two_hosts() {
+        every_root_reaches_the_bound(&copies("mi300x", 2), 16);
     }
 }

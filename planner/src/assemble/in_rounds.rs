@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use topology::{Algorithm, Collective};
 
-use super::{Family, channels};
+use super::Family;
+use super::channels::{self, Ground, Naming};
 use crate::model::Model;
 use crate::pairs;
 use crate::rings::Way;
@@ -62,8 +63,9 @@ pub(super) fn families(model: &Model, wanted: &[Collective]) -> Vec<Family> {
         let mut over = ways.get(pair).into_iter().flatten().flat_map(|way| &way.via);
         over.any(|node| *node < model.ranks())
     };
+    let mut naming = Naming::new(model, Ground::Usable);
     let family = |(algorithm, collective, rounds): (Algorithm, Collective, Vec<Round>)| {
-        let channels = channels::rounds(model, &rounds, &ways)?;
+        let channels = channels::rounds(&mut naming, &rounds, &ways)?;
         let relayed = rounds.iter().flat_map(|round| &round.hops).any(passes_ranks);
         Some(Family { relayed, ..Family::new(algorithm, [collective].into(), channels) })
     };

@@ -40,8 +40,6 @@ use crate::units::{float, simple_multiples, to_units};
 pub(super) enum Aim {
     /// Every root spreads as much as any other.
     EqualShards,
-    /// One rank alone spreads. Only without renamings.
-    From(usize),
     /// Data is reduced to a root and spread from it; what all roots do together counts.
     ReduceAndSpread,
 }
@@ -131,10 +129,7 @@ impl<'a> Program<'a> {
         }
         let inverses = symmetry.elements.iter().map(|element| inverse(element)).collect();
         let adjacency = Adjacency::new(&network.graph);
-        let roots = match aim {
-            Aim::From(root) => vec![root],
-            Aim::EqualShards | Aim::ReduceAndSpread => symmetry.representatives.clone(),
-        };
+        let roots = symmetry.representatives.clone();
         Self {
             network,
             symmetry,
@@ -151,7 +146,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// One rank of each orbit, or the one that spreads.
+    /// One rank of each orbit.
     pub(super) fn roots(&self) -> &[usize] {
         &self.roots
     }
@@ -309,7 +304,7 @@ impl<'a> Program<'a> {
             sum.checked_add(i128::from(y).checked_mul(i128::from(o.1))?)
         });
         let (trees, any) = match self.aim {
-            Aim::EqualShards | Aim::From(_) => {
+            Aim::EqualShards => {
                 let all = least.iter().map(|&c| i128::from(c)).sum();
                 (all, all)
             }
