@@ -353,10 +353,13 @@ fn bundle(topology: &Topology, links: &[(LinkId, VertexId)]) -> Vec<(LinkId, Fra
 #[derive(Debug, Default)]
 pub(super) struct Followed<'a> {
     /// By ends, and whether ranks may forward.
-    hops: BTreeMap<(Rank, Rank, bool), Vec<(&'a [EdgePath], Sound)>>,
+    hops: BTreeMap<(Rank, Rank, bool), Vec<Ways<'a>>>,
     /// Those that the loads of all hops name.
     parts: Parts,
 }
+
+/// The ways of a hop, and what it puts on links.
+type Ways<'a> = (&'a [EdgePath], Sound);
 
 /// What a hop without violations puts on links, and the NICs it crosses.
 #[derive(Clone, Debug)]
