@@ -31,9 +31,14 @@ pub(super) fn directions(
     let flow = cheapest_maximum_flow(&outward, &is_gpu, &is_fabric);
     let flow_on = |from: VertexId, to: VertexId| flow.get(&(from, to)).copied().unwrap_or(0);
     // Whether data from a GPU can cross from one to the other on its way to the fabric.
+    let (mut onward, mut back) = (BTreeMap::new(), BTreeMap::new());
+    for link in &outward {
+        onward.entry(link.from).or_insert_with(Vec::new).push(link.to);
+        back.entry(link.to).or_insert_with(Vec::new).push(link.from);
+    }
     let leads_out = |from: VertexId, to: VertexId| {
-        let comes = reach(&outward, from, to, true).into_iter().any(&is_gpu);
-        comes && reach(&outward, to, from, false).into_iter().any(&is_fabric)
+        let comes = reach(&back, from, to).into_iter().any(&is_gpu);
+        comes && reach(&onward, to, from).into_iter().any(&is_fabric)
     };
     links
         .iter()
@@ -58,19 +63,17 @@ pub(super) fn directions(
         .collect()
 }
 
-/// What can be reached from `start`, or what reaches it, without `avoided`.
+/// What can be reached from `start` by `next`, without `avoided`.
 fn reach(
-    links: &[&HostLink],
+    next: &BTreeMap<VertexId, Vec<VertexId>>,
     start: VertexId,
     avoided: VertexId,
-    backwards: bool,
 ) -> BTreeSet<VertexId> {
     let mut seen = BTreeSet::from([start]);
     let mut stack = vec![start];
     while let Some(at) = stack.pop() {
-        for link in links {
-            let (from, to) = if backwards { (link.to, link.from) } else { (link.from, link.to) };
-            if from == at && to != avoided && seen.insert(to) {
+        for &to in next.get(&at).into_iter().flatten() {
+            if to != avoided && seen.insert(to) {
                 stack.push(to);
             }
         }
