@@ -77,6 +77,12 @@ pub(crate) struct SourceArgs {
     /// Plan on this many copies of the one source.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) hosts: u16,
+    /// The network between the hosts: a file as `topoctl fabric` reads. Without it, all NICs meet in one that blocks nothing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fabric: Option<PathBuf>,
+    /// With --fabric: what its file calls the hosts, in rank order, as Slurm writes lists: n[1-3,07],m2.
+    #[arg(long, value_name = "LIST", requires = "fabric")]
+    pub(crate) fabric_hosts: Option<String>,
     /// Whose link rates: NCCL's effective ones, wire rates, or corrected by measurement.
     #[arg(long, value_name = "effective|nominal|measured", default_value = "effective")]
     pub(crate) rates: RateModel,

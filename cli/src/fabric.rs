@@ -60,7 +60,7 @@ fn read_all(args: &FabricArgs) -> Result<Fabric, Failure> {
 }
 
 /// The fabric that a path, or stdin for `-`, holds.
-fn read(path: &Path, topology: Option<&str>) -> Result<Fabric, Failure> {
+pub(crate) fn read(path: &Path, topology: Option<&str>) -> Result<Fabric, Failure> {
     let bytes = source::read_bytes(path)?;
     let text = String::from_utf8_lossy(&bytes);
     let read = fabric::sniff(&text).and_then(|form| {

@@ -18,6 +18,8 @@ use crate::output;
 use crate::size;
 use crate::source;
 
+mod network;
+
 #[derive(Debug, Serialize)]
 struct Document {
     schema_version: u32,
@@ -38,6 +40,9 @@ struct Document {
     exhaustive: bool,
     traffic: Vec<String>,
     warnings: Vec<Finding>,
+    /// With --fabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<network::Network>,
     assumptions: Vec<String>,
 }
 
@@ -139,16 +144,25 @@ pub(crate) fn run(args: &MapArgs) -> Result<Exit, Failure> {
             Links::All => LinkPolicy::All,
         },
     };
-    let mapping = map::map(&fleet, &request).map_err(|error| match error {
+    let mut mapping = map::map(&fleet, &request).map_err(|error| match error {
         MapError::Apart(_) => Failure::new(Exit::NoPlan, error.to_string()),
         _ => Failure::usage(error.to_string()),
     })?;
+    let network = origin.network.as_ref().map(|(fabric, places)| {
+        assumptions.push("times between hosts: the network is taken as blocking nothing".into());
+        network::Network::of(fabric, places, &mapping)
+    });
+    mapping.warnings.extend(network.iter().flat_map(network::Network::warnings));
     match args.output {
         TextFormat::Json => {
-            output::print_json(&document(topology, &request, &mapping, assumptions))?;
+            let mut document = document(topology, &request, &mapping, assumptions);
+            document.network = network;
+            output::print_json(&document)?;
         }
         TextFormat::Table => {
-            output::print(&table(&request, &mapping, &assumptions, fleet.hosts()))?;
+            let mut text = table(&request, &mapping, &assumptions, fleet.hosts());
+            text.push_str(&network.as_ref().map(network::Network::render).unwrap_or_default());
+            output::print(&text)?;
         }
     }
     Ok(if topology.hosts().iter().any(|host| !host.faults.is_empty()) {
@@ -239,6 +253,7 @@ fn document(
         exhaustive: mapping.exhaustive,
         traffic: request.traffic.sources.clone(),
         warnings: mapping.warnings.clone(),
+        network: None,
         assumptions,
     }
 }

@@ -13,7 +13,7 @@ use crate::output;
 use crate::source::{self, Origin};
 
 pub(crate) fn run(args: &ShowArgs) -> Result<Exit, Failure> {
-    let Origin { topology, generation } = source::load(&args.source)?;
+    let Origin { topology, generation, .. } = source::load(&args.source)?;
     render(&topology, generation, args.output)?;
     Ok(Exit::Ok)
 }

@@ -7,11 +7,14 @@ use std::path::Path;
 use daemon::probe::{NvmlChoice, ProbeConfig, probe};
 use daemon::recorded;
 use planner::fleet::Fleet;
-use topology::{Snapshot, Topology, lower, what_if};
+use topology::fabric::{Fabric, host_list};
+use topology::{LowerError, Network, Snapshot, Topology, lower, lower_in, what_if};
 
 use crate::args::SourceArgs;
 use crate::client;
 use crate::exit::{Exit, Failure};
+use crate::fabric;
+use crate::plan::by_class;
 
 /// Larger inputs are no recorded machine.
 const MOST_BYTES: u64 = 64 << 20;
@@ -20,6 +23,8 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(crate) struct Origin {
     pub(crate) topology: Topology,
     pub(crate) generation: u64,
+    /// The network of --fabric, and where the hosts are in it.
+    pub(crate) network: Option<(Fabric, Vec<usize>)>,
 }
 
 impl Origin {
@@ -27,7 +32,7 @@ impl Origin {
     pub(crate) fn changed(&self, changes: &[String]) -> Result<Self, Failure> {
         let topology = what_if::apply(&self.topology, changes)
             .map_err(|error| Failure::usage(format!("--what-if {error}")))?;
-        Ok(Self { topology, generation: 0 })
+        Ok(Self { topology, generation: 0, network: self.network.clone() })
     }
 }
 
@@ -37,12 +42,79 @@ pub(crate) fn load(args: &SourceArgs) -> Result<Origin, Failure> {
     if args.hosts > 1 {
         hosts = vec![only(&hosts)?.clone(); usize::from(args.hosts)];
     }
-    let topology = lower(&hosts, args.rates).map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(Origin { topology, generation })
+    let refuse = |error: LowerError| Failure::usage(error.to_string());
+    let Some(path) = &args.fabric else {
+        let topology = lower(&hosts, args.rates).map_err(refuse)?;
+        return Ok(Origin { topology, generation, network: None });
+    };
+    let fabric = fabric::read(path, None)?;
+    let places = in_fabric(&fabric, path, args, hosts.len())?;
+    let network = Network { fabric: &fabric, hosts: &places };
+    let topology = lower_in(&hosts, args.rates, Some(network)).map_err(refuse)?;
+    // No daemon publishes it.
+    Ok(Origin { topology, generation: 0, network: Some((fabric, places)) })
+}
+
+/// Where the hosts are in a network.
+fn in_fabric(
+    network: &Fabric,
+    path: &Path,
+    args: &SourceArgs,
+    hosts: usize,
+) -> Result<Vec<usize>, Failure> {
+    let names = match &args.fabric_hosts {
+        Some(list) => host_list::expand(list)
+            .map_err(|error| Failure::usage(format!("--fabric-hosts {error}")))?,
+        None if args.from.is_empty() && hosts == 1 => vec![this_host_name()?],
+        None => {
+            return Err(Failure::usage(format!(
+                "{hosts} hosts, and their files do not say what {} calls them: name them in rank order with --fabric-hosts",
+                path.display()
+            )));
+        }
+    };
+    if names.len() != hosts {
+        let given = names.len();
+        return Err(Failure::usage(format!(
+            "--fabric-hosts names {given}, and there are {hosts} hosts"
+        )));
+    }
+    let mut places = Vec::with_capacity(hosts);
+    for name in &names {
+        let place = network.hosts.iter().position(|host| host.name == *name);
+        let place = place.ok_or_else(|| {
+            let known: Vec<&str> =
+                network.hosts.iter().take(5).map(|host| host.name.as_str()).collect();
+            let more = if network.hosts.len() > known.len() { ", …" } else { "" };
+            Failure::usage(format!(
+                "{}: no host '{name}' in it; it has {}{more}",
+                path.display(),
+                known.join(", ")
+            ))
+        })?;
+        if places.contains(&place) {
+            return Err(Failure::usage(format!("--fabric-hosts names '{name}' twice")));
+        }
+        places.push(place);
+    }
+    Ok(places)
+}
+
+fn this_host_name() -> Result<String, Failure> {
+    let path = "/proc/sys/kernel/hostname";
+    let name = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("{path}: {error}; give --fabric-hosts")))?;
+    Ok(name.trim().to_owned())
 }
 
 /// The same by class, so that many hosts cost no more than a few.
 pub(crate) fn fleet(args: &SourceArgs) -> Result<Fleet, Failure> {
+    if args.fabric.is_some() {
+        return Err(Failure::usage(format!(
+            "--fabric is for plans in which every channel is listed, of at most {} hosts: by class, the network is taken as blocking nothing",
+            by_class::MANY_HOSTS
+        )));
+    }
     let (hosts, _) = hosts(args)?;
     let mut fleet =
         Fleet::new(&hosts, args.rates).map_err(|error| Failure::usage(error.to_string()))?;

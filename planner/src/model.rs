@@ -40,6 +40,7 @@ use crate::plan_error::PlanError;
 
 mod layers;
 mod reduce;
+mod switches;
 
 /// Names a link, or a pair of nodes without one.
 pub(crate) type Pool = (VertexId, VertexId, Option<(usize, usize)>);
@@ -118,6 +119,7 @@ impl Model {
             }
         }
         draft.fabrics();
+        draft.switches();
         let joined: Vec<bool> = hosts.iter().map(|host| draft.joined.contains(host)).collect();
         let gpu_links = joined.iter().all(|&joined| joined);
         let reduced = draft.finish();
@@ -491,6 +493,10 @@ enum Node {
     Sent(VertexId, HostId),
     /// A fabric's part for what a host receives.
     Received(VertexId, HostId),
+    /// A switch's part for what came from below it, or from above.
+    Arrived(VertexId, bool),
+    /// A switch's part for what goes up from it, or down.
+    Leaving(VertexId, bool),
 }
 
 impl Node {
@@ -498,6 +504,7 @@ impl Node {
         match self {
             Self::Whole(id) | Self::Out(id) | Self::In(id) => id,
             Self::Sent(id, _) | Self::Received(id, _) => id,
+            Self::Arrived(id, _) | Self::Leaving(id, _) => id,
         }
     }
 }
@@ -671,8 +678,10 @@ impl<'t> Draft<'t> {
         let usable = graph(|c| c.usable);
         let relaxed = graph(|c| c.relaxed);
         let vertices: Vec<VertexId> = order.iter().map(|node| node.vertex()).collect();
+        // Spines are planes of one switch too.
         let plane = |id: VertexId| {
-            matches!(self.topology.vertex(id).kind, VertexKind::NvSwitch | VertexKind::Switch)
+            let kind = &self.topology.vertex(id).kind;
+            matches!(kind, VertexKind::NvSwitch | VertexKind::Switch | VertexKind::Fabric)
         };
         reduce::reduce(&usable, &relaxed, &vertices, plane)
     }

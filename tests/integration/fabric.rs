@@ -1,6 +1,7 @@
 //! Networks between hosts: recorded ones compared with figures found in them by plain text search, and a simulated one that the real
 //! ibnetdiscover discovers.
 
+mod planned;
 mod simulated;
 
 use std::collections::BTreeSet;

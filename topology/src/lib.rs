@@ -60,7 +60,7 @@ pub use finding::{Finding, Severity};
 pub use fraction::{Fraction, InvalidFraction};
 pub use graph::{Link, LinkId, LinkKind, RateModel, Topology, Vertex, VertexId, VertexKind};
 pub use ids::{Generation, GpuIndex, HostId, LocalRank, Rail, Rank};
-pub use lower::{LowerError, lower};
+pub use lower::{LowerError, Network, lower, lower_in};
 pub use path_type::PathType;
 pub use paths::{Hop, Path};
 pub use plan::{Channel, Plan, PlanRequest};

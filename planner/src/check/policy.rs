@@ -68,6 +68,13 @@ pub(super) fn is_between_gpus(topology: &Topology, link: LinkId) -> bool {
         })
 }
 
+/// Whether a link joins switches of the network between hosts.
+pub(super) fn is_between_switches(topology: &Topology, link: LinkId) -> bool {
+    let ends = topology.graph().edge_endpoints(link);
+    let is_switch = |id: VertexId| topology.vertex(id).kind == VertexKind::Fabric;
+    ends.is_some_and(|(from, to)| is_switch(from) && is_switch(to))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

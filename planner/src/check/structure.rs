@@ -516,8 +516,11 @@ fn hop<'a>(
     Sound { load, nics }
 }
 
-/// The first link that is not one between GPUs.
+/// The first link that is not one between GPUs; none where the way passes from switch to switch of the network, for then PCIe carries what NICs do.
 fn over_pcie(topology: &Topology, load: &[(LinkId, u32)]) -> Option<ViolationKind> {
+    if load.iter().any(|(id, _)| policy::is_between_switches(topology, *id)) {
+        return None;
+    }
     let other = load.iter().find(|(id, _)| !policy::is_between_gpus(topology, *id))?.0;
     let (from, to) = topology.graph().edge_endpoints(other)?;
     let name = |id| topology.vertex(id).name.clone();

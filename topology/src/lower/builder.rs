@@ -10,6 +10,7 @@ use petgraph::graph::DiGraph;
 use sha2::{Digest, Sha256};
 
 use super::LowerError;
+use super::network::Wiring;
 use crate::rates::{self, Rate};
 use crate::snapshot::{Nic, PcieLinkFacts};
 use crate::{
@@ -21,20 +22,22 @@ use crate::{
 pub(crate) type Place = usize;
 
 #[derive(Debug)]
-pub(super) struct Builder {
+pub(super) struct Builder<'a> {
     pub(super) rates: RateModel,
     several_hosts: bool,
-    vertices: Vec<Vertex>,
+    pub(super) vertices: Vec<Vertex>,
     links: Vec<(Place, Place, Link)>,
-    by_name: BTreeMap<String, Place>,
-    assumptions: BTreeSet<String>,
+    pub(super) by_name: BTreeMap<String, Place>,
+    pub(super) assumptions: BTreeSet<String>,
+    pub(super) wiring: Option<Wiring<'a>>,
 }
 
-impl Builder {
-    pub(super) fn new(rates: RateModel, several_hosts: bool) -> Self {
+impl<'a> Builder<'a> {
+    pub(super) fn new(rates: RateModel, several_hosts: bool, wiring: Option<Wiring<'a>>) -> Self {
         Self {
             rates,
             several_hosts,
+            wiring,
             vertices: Vec::new(),
             links: Vec::new(),
             by_name: BTreeMap::new(),
@@ -123,23 +126,28 @@ impl Builder {
 
     /// A NIC port with its way to the fabric; the caller links it to its host.
     pub(super) fn nic(&mut self, host: HostId, index: usize, nic: &Nic) -> Result<Place, String> {
-        let index = u32::try_from(index).map_err(|_| String::from("too many NICs"))?;
+        let number = u32::try_from(index).map_err(|_| String::from("too many NICs"))?;
         // Two ports of one device have one name; the port tells them apart.
         let name = match nic.port {
             Some(port) if port != 1 && self.has(host, &nic.name) => format!("{}:{port}", nic.name),
             _ => nic.name.clone(),
         };
-        let place = self.add(Some(host), &name, VertexKind::Nic { index }, nic.bus_id)?;
+        let place = self.add(Some(host), &name, VertexKind::Nic { index: number }, nic.bus_id)?;
         if nic.up == Some(false) {
             self.assume(host, &format!("{name}: port is down, no way to the network"));
             return Ok(place);
         }
-        let bandwidth = self.take(host, &name, rates::nic(nic.mbit));
-        let fabric = self.by_name.get("fabric").copied();
-        let fabric = match fabric {
-            Some(fabric) if self.vertices[fabric].kind == VertexKind::Fabric => fabric,
-            _ => self.add(None, "fabric", VertexKind::Fabric, None)?,
+        let Some((fabric, there)) = self.meeting_point(host, index)? else { return Ok(place) };
+        let mbit = match (nic.mbit, there) {
+            (Some(here), Some(there)) if here != there => {
+                self.assume(host, &format!(
+                    "{name}: {here} Mbit/s by the host and {there} by the network's file, the lesser taken"
+                ));
+                Some(here.min(there))
+            }
+            (here, there) => here.or(there),
         };
+        let bandwidth = self.take(host, &name, rates::nic(mbit));
         self.link_both(place, fabric, LinkKind::Net, bandwidth);
         Ok(place)
     }
@@ -153,7 +161,8 @@ impl Builder {
     }
 
     /// The topology, in its final order.
-    pub(super) fn finish(self, hosts: &[Snapshot]) -> Result<Topology, LowerError> {
+    pub(super) fn finish(mut self, hosts: &[Snapshot]) -> Result<Topology, LowerError> {
+        self.join_leaves().map_err(|reason| LowerError { host: 0, reason })?;
         Ok(Topology::assemble(
             sorted(self.vertices, self.links),
             hosts.to_vec(),

@@ -27,7 +27,11 @@ struct Above {
     host_bridge: Option<String>,
 }
 
-pub(super) fn lower(builder: &mut Builder, id: HostId, snapshot: &Snapshot) -> Result<(), String> {
+pub(super) fn lower(
+    builder: &mut Builder<'_>,
+    id: HostId,
+    snapshot: &Snapshot,
+) -> Result<(), String> {
     let mut pci = BTreeMap::new();
     for device in &snapshot.pci_devices {
         if pci.insert(device.bus_id, device).is_some() {
@@ -49,7 +53,7 @@ pub(super) fn lower(builder: &mut Builder, id: HostId, snapshot: &Snapshot) -> R
 }
 
 fn add_gpus(
-    builder: &mut Builder,
+    builder: &mut Builder<'_>,
     host: &mut Host<'_>,
     gpus: &[Gpu],
 ) -> Result<Vec<Place>, String> {
@@ -68,7 +72,11 @@ fn add_gpus(
 }
 
 /// NIC ports. Ports of one card share its PCIe link, so a card with several gets a vertex of its own.
-fn add_nics(builder: &mut Builder, host: &mut Host<'_>, snapshot: &Snapshot) -> Result<(), String> {
+fn add_nics(
+    builder: &mut Builder<'_>,
+    host: &mut Host<'_>,
+    snapshot: &Snapshot,
+) -> Result<(), String> {
     let card_of = |id: BusId| (id.domain(), id.bus(), id.device());
     let mut ports_of_card: BTreeMap<_, usize> = BTreeMap::new();
     for id in snapshot.nics.iter().filter_map(|n| n.bus_id) {
@@ -111,7 +119,7 @@ fn add_nics(builder: &mut Builder, host: &mut Host<'_>, snapshot: &Snapshot) -> 
 }
 
 fn add_gpu_links(
-    builder: &mut Builder,
+    builder: &mut Builder<'_>,
     host: &mut Host<'_>,
     gpus: &[Gpu],
     places: &[Place],
@@ -185,7 +193,7 @@ fn add_gpu_links(
     Ok(())
 }
 
-fn links_rate(builder: &mut Builder, host: HostId, gpu: &Gpu, links: &GpuLinks) -> Bandwidth {
+fn links_rate(builder: &mut Builder<'_>, host: HostId, gpu: &Gpu, links: &GpuLinks) -> Bandwidth {
     let rate = rates::gpu_link(links.kind, gpu.into(), links.rate, builder.rates);
     builder.take(host, "GPU links", rate) * u64::from(links.count)
 }
@@ -199,7 +207,11 @@ impl<'a> Host<'a> {
             .unwrap_or_default()
     }
 
-    fn numa_vertex(&mut self, builder: &mut Builder, node: Option<u32>) -> Result<Place, String> {
+    fn numa_vertex(
+        &mut self,
+        builder: &mut Builder<'_>,
+        node: Option<u32>,
+    ) -> Result<Place, String> {
         if let Some(place) = self.numa.get(&node) {
             return Ok(*place);
         }
@@ -237,7 +249,7 @@ impl<'a> Host<'a> {
     /// The vertex above a device, with every switch on the way made.
     fn above(
         &mut self,
-        builder: &mut Builder,
+        builder: &mut Builder<'_>,
         device: Option<&'a PciDevice>,
         stated_node: Option<u32>,
         name: &str,
@@ -288,7 +300,7 @@ impl<'a> Host<'a> {
 
     fn switch(
         &mut self,
-        builder: &mut Builder,
+        builder: &mut Builder<'_>,
         device: &'a PciDevice,
         stated_node: Option<u32>,
     ) -> Result<Place, String> {

@@ -8,7 +8,11 @@ use super::builder::Builder;
 use crate::snapshot::LinkGraph;
 use crate::{GpuIndex, HostId, Link, LinkKind, VertexKind};
 
-pub(super) fn lower(builder: &mut Builder, host: HostId, graph: &LinkGraph) -> Result<(), String> {
+pub(super) fn lower(
+    builder: &mut Builder<'_>,
+    host: HostId,
+    graph: &LinkGraph,
+) -> Result<(), String> {
     let mut places = BTreeMap::new();
     for (index, name) in (0..).zip(&graph.gpus) {
         places.insert(

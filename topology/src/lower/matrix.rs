@@ -34,7 +34,7 @@ struct Classes<'a> {
 }
 
 pub(super) fn lower(
-    builder: &mut Builder,
+    builder: &mut Builder<'_>,
     host: HostId,
     snapshot: &Snapshot,
     matrix: &Matrix,
@@ -235,7 +235,7 @@ fn numa_ids(devices: &[Device<'_>], group: &[usize]) -> BTreeMap<usize, u32> {
 /// NVLinks: direct, or through a switch where one row counts more links than any GPU has. A matrix of AMD's tools
 /// counts xGMI links in the same cells.
 fn gpu_links(
-    builder: &mut Builder,
+    builder: &mut Builder<'_>,
     host: HostId,
     classes: &Classes<'_>,
     gpus: &[(usize, Place)],

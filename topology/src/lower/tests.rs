@@ -336,3 +336,105 @@ fn shuffle<T>(items: &mut [T], mut seed: u64) {
         items.swap(end, usize::try_from(seed >> 33).unwrap() % (end + 1));
     }
 }
+
+/// Two hosts at leaf-1 and one at leaf-2, NICs 0 to 2 each, below one spine; and a leaf that no host of these is at.
+const TREE: &str = r#"
+Switch 8 "S-01" # "leaf-1"
+[1] "H-a0"[1] # "a mlx5_0" lid 1 4xHDR
+[2] "H-a1"[1] # "a mlx5_1" lid 1 4xHDR
+[3] "H-b0"[1] # "b mlx5_0" lid 1 2xHDR
+[7] "S-03"[1] # "spine-1" lid 1 4xHDR
+[8] "S-03"[2] # "spine-1" lid 1 4xHDR
+Switch 8 "S-02" # "leaf-2"
+[1] "H-c0"[1] # "c mlx5_0" lid 1 4xHDR
+[7] "S-03"[3] # "spine-1" lid 1 4xHDR
+Switch 8 "S-03" # "spine-1"
+[1] "S-01"[7] # "leaf-1" lid 1 4xHDR
+[2] "S-01"[8] # "leaf-1" lid 1 4xHDR
+[3] "S-02"[7] # "leaf-2" lid 1 4xHDR
+[4] "S-04"[1] # "leaf-3" lid 1 4xHDR
+Switch 8 "S-04" # "leaf-3"
+[1] "S-03"[4] # "spine-1" lid 1 4xHDR
+[2] "H-d0"[1] # "d mlx5_0" lid 1 4xHDR
+"#;
+
+/// Hosts of a fabric, by name, each the same machine.
+fn in_fabric(
+    form: crate::fabric::FabricForm,
+    text: &str,
+    names: &[&str],
+) -> Result<Topology, LowerError> {
+    let fabric = crate::fabric::read(form, text).unwrap();
+    let place = |name: &&str| fabric.hosts.iter().position(|host| host.name == **name).unwrap();
+    let places: Vec<usize> = names.iter().map(place).collect();
+    let hosts: Vec<Snapshot> = names.iter().map(|_| host()).collect();
+    lower_in(&hosts, RateModel::Effective, Some(Network { fabric: &fabric, hosts: &places }))
+}
+
+/// Rates of the links from one vertex to another, GB/s.
+fn rates_between(t: &Topology, from: &str, to: &str) -> Vec<String> {
+    let [from, to] = [from, to].map(|name| t.find(name).unwrap());
+    t.links_between(from, to).iter().map(|l| t.link(*l).bandwidth.display_gbps()).collect()
+}
+
+#[test]
+fn switches_above_used_leaves_are_vertices() {
+    use crate::fabric::FabricForm::Infiniband;
+    let t = in_fabric(Infiniband, TREE, &["a", "b", "c"]).unwrap();
+    for (from, to, rates) in [
+        ("0:mlx5_0", "fabric:leaf-1", &["25"][..]),
+        // Half the lanes at the switch.
+        ("1:mlx5_0", "fabric:leaf-1", &["12.5"]),
+        ("2:mlx5_0", "fabric:leaf-2", &["25"]),
+        // Two cables.
+        ("fabric:leaf-1", "fabric:spine-1", &["50"]),
+        ("fabric:spine-1", "fabric:leaf-2", &["25"]),
+    ] {
+        assert_eq!(rates_between(&t, from, to), rates, "{from} to {to}");
+        assert_eq!(rates_between(&t, to, from), rates, "{to} to {from}");
+    }
+    assert!(t.find("fabric").is_none() && t.find("fabric:leaf-3").is_none());
+    check(&t, "0:GPU0", "2:GPU0", "NET", "24");
+    let told = t.assumptions().join("\n");
+    for part in [
+        "host 0: mlx5_2: not in the network's file",
+        "host 1: mlx5_0: 200000 Mbit/s by the host and 100000 by the network's file, the lesser taken",
+        "as adaptive routing does",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    // Of hosts at one leaf, nothing above it is of use.
+    let t = in_fabric(Infiniband, TREE, &["a", "b"]).unwrap();
+    assert!(t.find("fabric:leaf-1").is_some() && t.find("fabric:spine-1").is_none());
+}
+
+#[test]
+fn a_network_without_rates_tells_what_is_joined() {
+    use crate::fabric::FabricForm::SlurmConf;
+    let tree = "SwitchName=s1 Nodes=a,b\nSwitchName=s2 Nodes=c\nSwitchName=top Switches=s[1-2]\n";
+    let t = in_fabric(SlurmConf, tree, &["a", "c"]).unwrap();
+    assert_eq!(rates_between(&t, "0:mlx5_2", "fabric"), ["25"]);
+    assert!(t.assumptions().iter().any(|told| told.contains("tells no rates")));
+    let apart = "SwitchName=s1 Nodes=a,b\nSwitchName=s2 Nodes=c\n";
+    let t = in_fabric(SlurmConf, apart, &["a", "c"]).unwrap();
+    assert_eq!(rates_between(&t, "0:mlx5_2", "fabric:s1"), ["25"]);
+    assert_eq!(rates_between(&t, "1:mlx5_2", "fabric:s2"), ["25"]);
+}
+
+#[test]
+fn ports_of_other_names_are_taken_in_order_or_refused() {
+    use crate::fabric::FabricForm::Infiniband;
+    let port =
+        |number: usize| format!("[{number}] \"H-{number}\"[1] # \"a HCA-{number}\" lid 1 4xHDR\n");
+    let leaf = |name: usize, ports: &[usize]| {
+        let ports: String = ports.iter().map(|number| port(*number)).collect();
+        format!("Switch 8 \"S-0{name}\" # \"leaf-{name}\"\n{ports}")
+    };
+    let t = in_fabric(Infiniband, &(leaf(1, &[1, 2]) + &leaf(2, &[3])), &["a"]).unwrap();
+    assert_eq!(rates_between(&t, "mlx5_2", "fabric:leaf-2"), ["25"]);
+    assert!(t.assumptions().iter().any(|told| told.contains("mlx5_2: taken as HCA-3")));
+    let error = in_fabric(Infiniband, &(leaf(1, &[1]) + &leaf(2, &[3])), &["a"]).unwrap_err();
+    assert!(error.reason.contains("which NIC is at which switch"), "{error}");
+    // At one switch it does not matter which is which.
+    in_fabric(Infiniband, &leaf(1, &[1, 2]), &["a"]).unwrap();
+}

@@ -126,9 +126,11 @@ pub(super) fn add(
         draft.add_vertex(Vertex { name: full, host: Some(host), kind: vertex_kind, bus_id: None });
     draft.add_both(place, to.index(), &link(link_kind)?);
     if kind == NewKind::Nic {
-        let fabric = topology.graph().node_indices();
-        let fabric = fabric.into_iter().find(|id| topology.vertex(*id).kind == VertexKind::Fabric);
-        let fabric = match fabric {
+        let is_fabric = |id: &VertexId| topology.vertex(*id).kind == VertexKind::Fabric;
+        // At the switch of the NIC that it is like.
+        let of_sibling = sibling.into_iter().flat_map(|sibling| topology.links_from(sibling));
+        let fabric = of_sibling.map(|(_, to)| to).chain(topology.graph().node_indices());
+        let fabric = match fabric.into_iter().find(is_fabric) {
             Some(fabric) => fabric.index(),
             None => draft.add_vertex(Vertex {
                 name: "fabric".into(),
