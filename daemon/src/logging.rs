@@ -10,6 +10,10 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, reload};
 
+mod journal;
+
+use journal::Journal;
+
 /// Names of kinds of events in the journal (`MESSAGE_ID`), for `journalctl MESSAGE_ID=...` and whoever acts on them. They never change.
 pub mod message_id {
     /// Another topology is published.
@@ -31,12 +35,9 @@ pub type Refilter = Box<dyn Fn(EnvFilter) + Send + Sync>;
 #[must_use]
 pub fn start(filter: EnvFilter) -> Refilter {
     let (filter, handle) = reload::Layer::new(filter);
-    let journal = leads_to_the_journal().then(tracing_journald::layer).and_then(Result::ok);
+    let journal = leads_to_the_journal().then(Journal::connect).and_then(Result::ok);
     let output = match journal {
-        // Fields keep their names: `generation` is GENERATION there.
-        Some(journal) => {
-            journal.with_field_prefix(None).with_syslog_identifier("topod".into()).boxed()
-        }
+        Some(journal) => journal.boxed(),
         None => {
             let fields = debug_fn(|writer, field, value| match field.name() {
                 "message" => write!(writer, "{value:?}"),
