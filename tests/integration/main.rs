@@ -8,6 +8,7 @@ mod corpora;
 mod corpus_formats;
 mod daemon;
 mod deploy;
+mod emulated;
 mod fabric;
 mod faces;
 mod field_cases;

@@ -1,6 +1,7 @@
 //! The daemon as a service: what its manager, its scraper, its disk and its clock do to it.
 
 mod activation;
+mod booted;
 mod driver;
 mod frames;
 mod metrics;
