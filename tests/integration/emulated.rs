@@ -110,9 +110,14 @@ impl Machine {
         self.said.last().map(String::as_str)
     }
 
-    /// What it has said so far.
-    pub(crate) fn so_far(&self) -> &[String] {
-        &self.said
+    /// Waits until it says a line with some text in it.
+    pub(crate) fn wait_for(&mut self, text: &str) {
+        while let Some(line) = self.line() {
+            if line.contains(text) {
+                return;
+            }
+        }
+        panic!("it never says '{text}': {:#?}", self.said);
     }
 
     /// Says something to whoever reads its serial line.

@@ -10,19 +10,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use serde_json::Value;
 
-/// Some twenty times what a machine takes on a quiet host: only a hang gets there.
-const HANG: Duration = Duration::from_secs(900);
+use crate::emulated::{self, Machine, Made, entry, pack, run, which};
+
 /// What the ranks' program begins its lines with.
 const MARK: &str = "@verbs ";
 /// Sizes of the ranks' program, and the collectives it runs on each.
@@ -41,34 +38,6 @@ const COLLECTIVES: [&str; 10] = [
     "send-recv",
     "barrier",
 ];
-
-type Made<T> = Result<T, String>;
-
-/// What a command prints. What is missing is a reason to skip; what fails is a failure.
-fn run(program: &str, arguments: &[&str]) -> Made<String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{program}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {}: {said}", arguments.join(" "));
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Where a command is.
-fn which(command: &str) -> Made<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]);
-    let mut found = folders.map(|folder| folder.join(command)).filter(|path| path.is_file());
-    found.next().ok_or_else(|| format!("there is no {command}"))
-}
-
-/// The only entry of a folder whose name begins so.
-fn entry(folder: &Path, begins: &str) -> Made<PathBuf> {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut named = entries.flatten().map(|entry| entry.path()).filter(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begins))
-    });
-    named.next().ok_or_else(|| format!("nothing in {} begins with {begins}", folder.display()))
-}
 
 /// The folder that becomes the machine's first file system.
 struct Root(PathBuf);
@@ -116,15 +85,8 @@ fn image() -> Option<&'static Image> {
 
 impl Image {
     fn make() -> Made<Self> {
-        if !cfg!(target_arch = "x86_64") {
-            return Err("the machine is described for x86-64 alone".to_owned());
-        }
-        which("qemu-system-x86_64")?;
-        which("cpio")?;
+        let (kernel, boot) = emulated::kernel()?;
         let modprobe = which("modprobe")?;
-        let kernel = crate::workspace_root().join("target/kernel");
-        let boot = entry(&kernel.join("boot"), "vmlinuz-")
-            .map_err(|why| format!("{why}; cargo xtask ci gets a kernel"))?;
         let modules = entry(&kernel.join("lib/modules"), "")?;
         let version = modules.file_name().expect("a version").to_string_lossy().into_owned();
         let kernel = kernel.to_string_lossy().into_owned();
@@ -180,87 +142,8 @@ impl Image {
         write("init", include_str!("verbs/init.sh"))?;
         run("chmod", &["+x", &root.0.join("init").to_string_lossy()])?;
         let archive = folder.path().join("archive");
-        let pack = format!(
-            "cd {} && find . | cpio --quiet -o -H newc > {}",
-            root.0.display(),
-            archive.display()
-        );
-        run("sh", &["-c", &pack])?;
+        pack(&root.0, &archive)?;
         Ok(Self { kernel: boot, archive, _folder: folder })
-    }
-}
-
-/// An emulated machine; it ends with the value.
-struct Machine {
-    child: Child,
-    lines: Receiver<String>,
-    said: Vec<String>,
-}
-
-impl Machine {
-    fn boot(image: &Image, memory_mib: u32, words: &str, devices: &[String]) -> Self {
-        let mut command = Command::new("qemu-system-x86_64");
-        // Emulated also where the processor could do it: nested virtual machines hang on some hosts.
-        command.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
-        command.args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"]);
-        command.args(["-m", &memory_mib.to_string()]);
-        command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.archive);
-        command.args(["-append", &format!("console=ttyS0 quiet panic=-1 {words}")]).args(devices);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("QEMU, which was found");
-        let out = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            for line in out.split(b'\n').map_while(Result::ok) {
-                let _ = send.send(String::from_utf8_lossy(&line).trim_end().to_owned());
-            }
-        });
-        Self { child, lines, said: Vec::new() }
-    }
-
-    /// Its next line; nothing once it has ended, or a panic after far too long.
-    fn line(&mut self) -> Option<&str> {
-        match self.lines.recv_timeout(HANG) {
-            Ok(line) => self.said.push(line),
-            Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => panic!("it hangs: {:#?}", self.said),
-        }
-        self.said.last().map(String::as_str)
-    }
-
-    /// Waits until its ranks' program asks for something.
-    fn asks(&mut self, what: &str) {
-        let asked = format!("{}", serde_json::json!({ "asks": what }));
-        while let Some(line) = self.line() {
-            if line.contains(&asked) {
-                return;
-            }
-        }
-        panic!("it never asks for '{what}': {:#?}", self.said);
-    }
-
-    /// Answers what was asked.
-    fn answer(&mut self) {
-        let console = self.child.stdin.as_mut().expect("a pipe");
-        console.write_all(b"done\n").and_then(|()| console.flush()).expect("it listens");
-    }
-
-    /// All it says until it has ended.
-    fn said(mut self) -> Vec<String> {
-        while self.line().is_some() {}
-        let status = self.child.wait().expect("a child");
-        assert!(status.success(), "{status}: {:#?}", self.said);
-        std::mem::take(&mut self.said)
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -442,7 +325,8 @@ fn holds_of(text: &str, collective: &str, parts: &[&str]) {
 #[test]
 fn collectives_and_faults_between_two_devices() {
     let Some(image) = image() else { return };
-    let mut scenarios = Scenarios::of(Machine::boot(image, 768, "", &[]).said());
+    let mut scenarios =
+        Scenarios::of(Machine::boot((&image.kernel, &image.archive), 768, "", &[]).said());
     for (scenario, ranks, pairs_each) in [("two", 2, 1), ("pairs", 3, 3), ("adaptive", 2, 1)] {
         for rank in 0..ranks {
             let ends = check_rank(&scenarios.take(scenario, rank), rank, ranks, pairs_each);
@@ -496,12 +380,15 @@ fn collectives_and_faults_between_two_machines() {
     let Some(image) = image() else { return };
     let wire = Wire::new();
     let mut machines = [0, 1].map(|number: usize| {
-        Machine::boot(image, 512, &format!("MACHINE={number}"), &wire.card(number))
+        let words = format!("MACHINE={number}");
+        Machine::boot((&image.kernel, &image.archive), 512, &words, &wire.card(number))
     });
     for (what, cut) in [("kill", false), ("cut", true), ("mend", false)] {
-        machines.iter_mut().for_each(|machine| machine.asks(what));
+        machines
+            .iter_mut()
+            .for_each(|machine| machine.wait_for(&serde_json::json!({ "asks": what }).to_string()));
         wire.cut(cut);
-        machines.iter_mut().for_each(Machine::answer);
+        machines.iter_mut().for_each(|machine| machine.say("done"));
     }
     let address = |at: u64| format!("rxea port 1 (GID ::ffff:10.9.0.{} at index 1)", at + 1);
     for (machine, ranks) in (0..)

@@ -159,7 +159,7 @@ fn systemd_runs_the_unit_as_it_is_shipped() {
     check("mistaken", &["state=active"]);
     check("restart", &["1"]);
     assert!(
-        told(&facts, "mistake").iter().any(|line| line.contains("topod.toml: line 3")),
+        told(&facts, "mistake").iter().any(|line| line.contains("topod.toml:3:")),
         "{facts:#?}"
     );
     check("mended", &["0"]);

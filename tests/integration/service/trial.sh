@@ -48,10 +48,10 @@ say "served $(status)"
 # A mistake in the configuration: the place is in the journal; a reload keeps what was, a start fails.
 echo 'poll_seconds = "often"' >> /etc/topod/topod.toml
 systemctl reload topod
-until_ok sh -c 'journalctl -u topod --no-pager -o cat | grep -q "topod.toml: line"'
+until_ok sh -c 'journalctl -u topod --no-pager -o cat | grep -q "topod.toml:3:"'
 say "mistaken state=$(shown ActiveState)"
 systemctl restart topod >/dev/null 2>&1; say "restart $?"
-journalctl -u topod --no-pager -o cat | grep "topod.toml: line" | while read -r line; do say "mistake $line"; done
+journalctl -u topod --no-pager -o cat | grep "topod.toml:3:" | while read -r line; do say "mistake $line"; done
 sed -i '$d' /etc/topod/topod.toml
 systemctl reset-failed topod; systemctl restart topod; say "mended $?"
 
