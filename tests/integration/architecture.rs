@@ -15,7 +15,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     // What a job asks of the daemon, and the faces for other languages, which it loads.
     ("transport-daemon", &["proto", "topology", "transport"]),
     ("transport-c", &["topology", "transport", "transport-daemon"]),
-    ("transport-cuda", &["transport"]),
+    ("transport-cuda", &["topology", "transport"]),
     ("transport-python", &["topology", "transport", "transport-daemon"]),
     // What NCCL loads into a job: as little as can be.
     ("transport-tuner", &["topology"]),
