@@ -58,8 +58,7 @@ pub fn lower_in(
     if hosts.is_empty() {
         return Err(LowerError { host: 0, reason: "no host given".into() });
     }
-    let refuse = |(host, reason)| LowerError { host, reason };
-    let wired = network.map(|network| Wiring::new(network, hosts)).transpose().map_err(refuse)?;
+    let wired = network.map(|network| Wiring::new(network, hosts)).transpose()?;
     let (wiring, assumed) = wired.unzip();
     let mut builder = Builder::new(rates, hosts.len() > 1, wiring);
     for (host, what) in assumed.into_iter().flatten() {

@@ -34,6 +34,7 @@ struct AxisRow {
 
 /// A rank's place along every axis but one.
 type Others = (usize, usize, usize);
+type Key = fn(&MappedRank) -> Others;
 
 impl Network {
     /// What a network says of a mapping; `places` are those of the mapping's hosts in it.
@@ -134,7 +135,7 @@ fn distance(rows: &[AxisRow], sent: &BTreeMap<&'static str, u128>) -> Vec<u128> 
 }
 
 fn axes(levels: &Levels, places: &[usize], mapping: &Mapping) -> Vec<AxisRow> {
-    let keys: [(&'static str, fn(&MappedRank) -> Others); 4] = [
+    let keys: [(&'static str, Key); 4] = [
         ("tp", |rank| (rank.at.cp, rank.at.dp, rank.at.pp)),
         ("cp", |rank| (rank.at.tp, rank.at.dp, rank.at.pp)),
         ("dp", |rank| (rank.at.tp, rank.at.cp, rank.at.pp)),

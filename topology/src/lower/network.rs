@@ -18,6 +18,7 @@ use crate::rates;
 use crate::snapshot::{Nic, NicRole};
 use crate::{HostId, LinkKind, Snapshot, VertexKind};
 
+use super::LowerError;
 use super::builder::{Builder, Place};
 
 /// Which hosts of a network are lowered.
@@ -40,6 +41,9 @@ pub(super) struct Wiring<'a> {
     places: BTreeMap<usize, Place>,
 }
 
+/// By host, what was assumed of it.
+type Assumed = Vec<(HostId, String)>;
+
 impl<'a> Wiring<'a> {
     /// Which port of the network each NIC is, with what was assumed of each host.
     ///
@@ -48,22 +52,21 @@ impl<'a> Wiring<'a> {
     pub(super) fn new(
         network: Network<'a>,
         hosts: &[Snapshot],
-    ) -> Result<(Self, Vec<(HostId, String)>), (usize, String)> {
+    ) -> Result<(Self, Assumed), LowerError> {
         let Network { fabric, hosts: places } = network;
+        let refuse = |host: usize, reason: String| LowerError { host, reason };
         if places.len() != hosts.len() {
-            let reason =
-                format!("{} hosts, and places of {} in the network", hosts.len(), places.len());
-            return Err((0, reason));
+            let (hosts, places) = (hosts.len(), places.len());
+            return Err(refuse(0, format!("{hosts} hosts, and places of {places} in the network")));
         }
         let mut ports = Vec::new();
-        let mut assumed = Vec::new();
+        let mut assumed = Assumed::new();
         for (host, (place, snapshot)) in places.iter().zip(hosts).enumerate() {
-            let there = fabric
-                .hosts
-                .get(*place)
-                .ok_or_else(|| (host, format!("there is no host {place} in the network")))?;
+            let there = fabric.hosts.get(*place);
+            let there = there
+                .ok_or_else(|| refuse(host, format!("there is no host {place} in the network")))?;
             let (found, notes) = ports_of(&there.nics, &snapshot.nics)
-                .map_err(|reason| (host, format!("{}: {reason}", there.name)))?;
+                .map_err(|reason| refuse(host, format!("{}: {reason}", there.name)))?;
             let id = HostId(u32::try_from(host).unwrap_or(u32::MAX));
             assumed.extend(notes.into_iter().map(|note| (id, note)));
             ports.push(found);

@@ -135,13 +135,13 @@ trait FromRanks {
 impl FromRanks for f32 {
     fn from_ranks(ranks: i32) -> Self {
         // Ranks are few, so that this is exact.
-        f32::from(i16::try_from(ranks).unwrap_or(i16::MAX))
+        Self::from(i16::try_from(ranks).unwrap_or(i16::MAX))
     }
 }
 
 impl FromRanks for f64 {
     fn from_ranks(ranks: i32) -> Self {
-        f64::from(ranks)
+        Self::from(ranks)
     }
 }
 
