@@ -65,7 +65,7 @@ impl<'a> Wiring<'a> {
             let there = fabric.hosts.get(*place);
             let there = there
                 .ok_or_else(|| refuse(host, format!("there is no host {place} in the network")))?;
-            let (found, notes) = ports_of(&there.nics, &snapshot.nics)
+            let (found, notes) = ports_of(fabric, &there.nics, &snapshot.nics)
                 .map_err(|reason| refuse(host, format!("{}: {reason}", there.name)))?;
             let id = HostId(u32::try_from(host).unwrap_or(u32::MAX));
             assumed.extend(notes.into_iter().map(|note| (id, note)));
@@ -120,6 +120,7 @@ impl<'a> Wiring<'a> {
 
 /// By place in `nics`, the port that it is, and what was assumed to say so.
 fn ports_of<'a>(
+    fabric: &Fabric,
     ports: &'a [FabricNic],
     nics: &[Nic],
 ) -> Result<(BTreeMap<usize, &'a FabricNic>, Vec<String>), String> {
@@ -143,8 +144,10 @@ fn ports_of<'a>(
             ));
         }
         notes.sort();
-    } else if let ([port, ..], 1) = (ports, leaves.len()) {
-        // Whichever port each is, all are at one switch.
+    } else if let ([port, ..], 1) = (ports, leaves.len())
+        && (ports.len() == wanted.len() || !fabric.form.tells_cables())
+    {
+        // Whichever port each is, all are at one switch; a form without cables tells no ports at all.
         found.extend(wanted.iter().map(|(index, _)| (*index, port)));
     } else if ports.len() == wanted.len() {
         let mut wanted = wanted;

@@ -436,5 +436,8 @@ fn ports_of_other_names_are_taken_in_order_or_refused() {
     let error = in_fabric(Infiniband, &(leaf(1, &[1]) + &leaf(2, &[3])), &["a"]).unwrap_err();
     assert!(error.reason.contains("which NIC is at which switch"), "{error}");
     // At one switch it does not matter which is which.
-    in_fabric(Infiniband, &leaf(1, &[1, 2]), &["a"]).unwrap();
+    let t = in_fabric(Infiniband, &leaf(1, &[1, 2, 3]), &["a"]).unwrap();
+    assert_eq!(rates_between(&t, "mlx5_2", "fabric:leaf-1"), ["25"]);
+    // Fewer cables than NICs carry less than NICs could.
+    in_fabric(Infiniband, &leaf(1, &[1, 2]), &["a"]).unwrap_err();
 }
