@@ -187,7 +187,7 @@ fn probe_below(config: &ProbeConfig, root: &Root) -> Snapshot {
         pci: pci.collect(faults),
         nic: nic.collect(faults),
         kfd: kfd.collect(faults),
-        nvml: nvml.map(|(running, child)| running.collect_or(faults, || child.kill())),
+        nvml: nvml.map(|(running, child)| running.collect_or(faults, Some(|| child.kill()))),
         clock: apart::Clock::new(live),
     };
     assemble::assemble(parts, &mut snapshot);

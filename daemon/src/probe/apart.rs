@@ -15,6 +15,9 @@ use topology::snapshot::FaultKind;
 
 use super::trouble::Trouble;
 
+/// Longest wait for the end of a probe that was stopped: a child that is killed ends at once, unless the kernel holds it.
+const STOPPING: Duration = Duration::from_secs(2);
+
 /// A probe to run apart from the rest.
 pub(super) struct Apart {
     /// Its name in faults.
@@ -115,11 +118,12 @@ impl Apart {
 impl<T> Running<T> {
     /// Waits for the end or for the time limit. Gives what the probe told, and adds its faults.
     pub(super) fn collect(self, faults: &mut Vec<Fault>) -> Vec<T> {
-        self.collect_or(faults, || {})
+        self.collect_or(faults, None::<fn()>)
     }
 
-    /// As [`collect`](Self::collect), and does `stop` where the probe is left behind.
-    pub(super) fn collect_or(self, faults: &mut Vec<Fault>, stop: impl FnOnce()) -> Vec<T> {
+    /// As [`collect`](Self::collect), and does `stop` where the probe is left behind. What is stopped so has a moment to end, so that
+    /// the next probe need not believe that it hangs.
+    pub(super) fn collect_or(self, faults: &mut Vec<Fault>, stop: Option<impl FnOnce()>) -> Vec<T> {
         let Self { apart, clock, deadline, state } = self;
         let (from, handle, alive) = match state {
             State::Thread { from, handle, alive } => (from, handle, alive),
@@ -157,7 +161,21 @@ impl<T> Running<T> {
                     let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
                     abandoned.push((apart.probe, apart.subject, alive));
                     drop(abandoned);
-                    stop();
+                    if let Some(stop) = stop {
+                        stop();
+                        // Its line closes as it ends; what it still tells came too late.
+                        let until = Instant::now() + STOPPING;
+                        let ended = loop {
+                            let left = until.saturating_duration_since(Instant::now());
+                            match from.recv_timeout(left) {
+                                Ok(_) => {}
+                                Err(error) => break error == RecvTimeoutError::Disconnected,
+                            }
+                        };
+                        if ended {
+                            drop(handle.join());
+                        }
+                    }
                     return parts;
                 }
             }
