@@ -3,12 +3,12 @@
 mod document;
 mod order;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use topology::fabric::slurm::SlurmTopology;
 use topology::fabric::topograph::Model;
-use topology::fabric::{self, Fabric, FabricForm, slurm, topograph};
+use topology::fabric::{self, Fabric, FabricForm, host_list, slurm, topograph};
 use topology::formats::ReadError;
 
 use crate::args::{FabricArgs, TextFormat};
@@ -125,6 +125,26 @@ fn yaml<T: serde::de::DeserializeOwned>(form: FabricForm, text: &str) -> Result<
         line: error.location().map_or(0, |place| place.line()),
         reason: error.to_string(),
     })
+}
+
+/// Places in the fabric of the hosts that an option lists, in that order.
+pub(crate) fn places(fabric: &Fabric, option: &str, list: &str) -> Result<Vec<usize>, Failure> {
+    let known: BTreeMap<&str, usize> =
+        fabric.hosts.iter().enumerate().map(|(at, host)| (host.name.as_str(), at)).collect();
+    let refuse = |reason: String| Failure::usage(format!("{option}: {reason}"));
+    let names = host_list::expand(list).map_err(refuse)?;
+    let missing: Vec<&str> =
+        names.iter().map(String::as_str).filter(|name| !known.contains_key(name)).collect();
+    if !missing.is_empty() {
+        let some = missing.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+        let (missing, all) = (missing.len(), names.len());
+        return Err(refuse(format!("{missing} of {all} are not in the file: {some}")));
+    }
+    let mut once = BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !once.insert(name.as_str())) {
+        return Err(refuse(format!("'{twice}' is named twice")));
+    }
+    Ok(names.iter().map(|name| known[name.as_str()]).collect())
 }
 
 /// Hosts that a switch or a block places.

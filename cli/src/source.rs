@@ -7,7 +7,7 @@ use std::path::Path;
 use daemon::probe::{NvmlChoice, ProbeConfig, probe};
 use daemon::recorded;
 use planner::fleet::Fleet;
-use topology::fabric::{Fabric, host_list};
+use topology::fabric::Fabric;
 use topology::{LowerError, Network, Snapshot, Topology, lower, lower_in, what_if};
 
 use crate::args::SourceArgs;
@@ -62,10 +62,13 @@ fn in_fabric(
     args: &SourceArgs,
     hosts: usize,
 ) -> Result<Vec<usize>, Failure> {
-    let names = match &args.fabric_hosts {
-        Some(list) => host_list::expand(list)
-            .map_err(|error| Failure::usage(format!("--fabric-hosts {error}")))?,
-        None if args.from.is_empty() && hosts == 1 => vec![this_host_name()?],
+    let this_host;
+    let list = match &args.fabric_hosts {
+        Some(list) => list,
+        None if args.from.is_empty() && hosts == 1 => {
+            this_host = this_host_name()?;
+            &this_host
+        }
         None => {
             return Err(Failure::usage(format!(
                 "{hosts} hosts, and their files do not say what {} calls them: name them in rank order with --fabric-hosts",
@@ -73,29 +76,12 @@ fn in_fabric(
             )));
         }
     };
-    if names.len() != hosts {
-        let given = names.len();
+    let places = fabric::places(network, "--fabric-hosts", list)?;
+    if places.len() != hosts {
+        let given = places.len();
         return Err(Failure::usage(format!(
             "--fabric-hosts names {given}, and there are {hosts} hosts"
         )));
-    }
-    let mut places = Vec::with_capacity(hosts);
-    for name in &names {
-        let place = network.hosts.iter().position(|host| host.name == *name);
-        let place = place.ok_or_else(|| {
-            let known: Vec<&str> =
-                network.hosts.iter().take(5).map(|host| host.name.as_str()).collect();
-            let more = if network.hosts.len() > known.len() { ", …" } else { "" };
-            Failure::usage(format!(
-                "{}: no host '{name}' in it; it has {}{more}",
-                path.display(),
-                known.join(", ")
-            ))
-        })?;
-        if places.contains(&place) {
-            return Err(Failure::usage(format!("--fabric-hosts names '{name}' twice")));
-        }
-        places.push(place);
     }
     Ok(places)
 }

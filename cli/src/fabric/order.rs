@@ -75,26 +75,7 @@ fn chosen(args: &FabricArgs, fabric: &Fabric) -> Result<Vec<usize>, Failure> {
     let places: BTreeMap<&str, usize> =
         fabric.hosts.iter().enumerate().map(|(at, host)| (host.name.as_str(), at)).collect();
     let Some(list) = &args.hosts else { return Ok(places.into_values().collect()) };
-    let names =
-        host_list::expand(list).map_err(|reason| Failure::usage(format!("--hosts: {reason}")))?;
-    let missing: Vec<&str> =
-        names.iter().map(String::as_str).filter(|name| !places.contains_key(name)).collect();
-    if !missing.is_empty() {
-        let some = missing.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-        return Err(Failure::usage(format!(
-            "--hosts: {} of {} are not in the file: {some}",
-            missing.len(),
-            names.len()
-        )));
-    }
-    let chosen: Vec<usize> = names.iter().map(|name| places[name.as_str()]).collect();
-    let mut once = chosen.clone();
-    once.sort_unstable();
-    once.dedup();
-    if once.len() < chosen.len() {
-        return Err(Failure::usage("--hosts names a host twice"));
-    }
-    Ok(chosen)
+    super::places(fabric, "--hosts", list)
 }
 
 fn patterns(levels: &Levels, order: &[usize]) -> Patterns {
