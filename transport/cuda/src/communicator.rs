@@ -415,14 +415,27 @@ impl Communicator {
             done: &done,
         };
         let mut messages = Vec::new();
-        let outcome = task.enqueue(&self.lines[priority], &mut self.wires, &mut messages);
+        let lines = &self.lines[priority];
+        let outcome = task.enqueue(lines, &mut self.wires, &mut messages);
+        let partly_in = if outcome.is_err() { lines.used(&program) } else { Vec::new() };
         let mut memory = vec![request.input.clone(), request.output.clone()];
         memory.extend(request.parts.into_iter().map(|(_, tensor)| tensor));
         memory.extend(scratch.map(|buffer| buffer.memory()));
         let slots = self.options.slots;
         let has_begun = false;
-        let flight =
-            Flight { ticket, number, call, program, first, slots, begun, done, has_begun, memory };
+        let flight = Flight {
+            ticket,
+            number,
+            call,
+            program,
+            first,
+            slots,
+            begun,
+            done,
+            has_begun,
+            partly_in,
+            memory,
+        };
         self.watch().enqueued(flight, messages, outcome)?;
         Ok(Pending { ticket })
     }

@@ -52,6 +52,11 @@ impl Lines {
         }
         Ok(())
     }
+
+    /// Those of a program's operations.
+    pub(crate) fn used(&self, program: &Compiled) -> Vec<Handle> {
+        self.streams[..program.streams].iter().map(|stream| stream.raw).collect()
+    }
 }
 
 /// The caller's memory and the communicator's own.

@@ -137,6 +137,7 @@ table! {
     stream_write_value: "cuStreamWriteValue32_v2" (stream: Handle, address: Address, value: u32, flags: c_uint);
     event_create: "cuEventCreate" (event: *mut Handle, flags: c_uint);
     event_record: "cuEventRecord" (event: Handle, stream: Handle);
+    stream_query: "cuStreamQuery" (stream: Handle);
     event_query: "cuEventQuery" (event: Handle);
     event_destroy: "cuEventDestroy_v2" (event: Handle);
     ipc_get: "cuIpcGetMemHandle" (handle: *mut IpcHandle, address: Address);
@@ -398,6 +399,14 @@ impl Driver {
         match self.event_query(event) {
             code::NOT_READY => Ok(false),
             other => self.check("cuEventQuery", other).map(|()| true),
+        }
+    }
+
+    /// Whether everything in a stream is done.
+    pub(crate) fn is_idle(&self, stream: Handle) -> Outcome<bool> {
+        match self.stream_query(stream) {
+            code::NOT_READY => Ok(false),
+            other => self.check("cuStreamQuery", other).map(|()| true),
         }
     }
 

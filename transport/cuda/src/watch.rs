@@ -22,7 +22,7 @@ use crate::buffer::Memory;
 use crate::call::Call;
 use crate::context::Context;
 use crate::error::{CudaError, DriverError};
-use crate::ffi::Driver;
+use crate::ffi::{Driver, Handle};
 use crate::network::{Message, Network};
 use crate::order::Turn;
 use crate::program::Compiled;
@@ -59,6 +59,9 @@ pub(crate) struct Flight {
     pub(crate) begun: Event,
     pub(crate) done: Event,
     pub(crate) has_begun: bool,
+    /// Where the driver refused a part: the streams that have the rest. The events may then be as an earlier operation left them, so
+    /// it is done when these have run out.
+    pub(crate) partly_in: Vec<Handle>,
     /// Kept alive.
     pub(crate) memory: Vec<Memory>,
 }
@@ -527,6 +530,14 @@ impl Shared {
 impl Flight {
     /// Whether it is done.
     fn look(&mut self, driver: &Driver) -> Result<bool, DriverError> {
+        if !self.partly_in.is_empty() {
+            for stream in &self.partly_in {
+                if !driver.is_idle(*stream)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
         if !self.has_begun {
             self.has_begun = driver.is_done(self.begun.raw)?;
         }

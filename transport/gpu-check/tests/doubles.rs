@@ -81,7 +81,9 @@ impl Stage {
     }
 
     fn run(&self, variables: &[(&str, &Path)], arguments: &[&str]) -> (Output, Option<Value>) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_topod-gpu-check"));
+        // One that hangs is killed, and fails by that.
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "600", env!("CARGO_BIN_EXE_topod-gpu-check")]);
         let search = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{search}", self.folder.path().display()));
         command.env("LD_LIBRARY_PATH", self.folder.path());

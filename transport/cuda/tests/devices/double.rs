@@ -7,6 +7,9 @@ use std::sync::OnceLock;
 /// Set in a child: the test that it is for.
 const CHILD: &str = "TOPOD_CUDA_TEST";
 
+/// Longer by far than any takes on a busy machine.
+const LIMIT_SECONDS: &str = "600";
+
 /// The kernels as the host's compiler builds them, which the double runs by their names; `None` without one.
 fn kernels() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -39,9 +42,11 @@ pub(crate) fn command(test: &str) -> Option<Command> {
     Some(command)
 }
 
-/// The same without a driver.
+/// The same without a driver. One that hangs is killed, and fails by that.
 pub(crate) fn bare(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", LIMIT_SECONDS]);
+    command.arg(std::env::current_exe().expect("this test has a path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, test);
     command
 }
