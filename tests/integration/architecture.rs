@@ -26,7 +26,8 @@ const MAY_USE: [(&str, &[&str]); 12] = [
 ];
 
 /// Members that are no part of the product: they may use what they need, and nothing of the product may use them.
-const AROUND: [&str; 5] = ["cuda-double", "machines", "nvml-double", "tests", "xtask"];
+const AROUND: [&str; 6] =
+    ["cuda-double", "machines", "nvml-double", "tests", "verbs-double", "xtask"];
 
 /// The pure crates, and the only crates from outside they may use. `no_std` keeps IO, clocks, environment, threads and
 /// hash order out of their own code; this list keeps them out of what they call.

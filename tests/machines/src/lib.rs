@@ -26,7 +26,7 @@ pub use catalogue::{dgx_a100, dgx_h100, dgx1p, dgx1v, dgx2, pcie_two_sockets, vm
 pub use deviation::Deviation;
 pub use library::{
     build_cuda_kernels, cuda_double_library, install_cuda_double, install_nvml_double,
-    nvml_double_library,
+    install_verbs_double, nvml_double_library, verbs_double_library,
 };
 pub use machine::Machine;
 

@@ -1,4 +1,4 @@
-//! Where the doubles of NVIDIA's libraries are, and the host's build of the CUDA kernels.
+//! Where the doubles of hardware libraries are, and the host's build of the CUDA kernels.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ struct Double {
     package: &'static str,
     /// File name that cargo gives it.
     file: &'static str,
-    /// The name under which NVIDIA's driver installs the real one.
+    /// The name under which the real one is installed.
     real_name: &'static str,
     /// Folders of its sources, from this crate.
     sources: &'static [&'static str],
@@ -29,6 +29,13 @@ const CUDA: Double = Double {
     file: "libcuda_double.so",
     real_name: "libcuda.so.1",
     sources: &["../cuda-double/src"],
+};
+
+const VERBS: Double = Double {
+    package: "verbs-double",
+    file: "libverbs_double.so",
+    real_name: "libibverbs.so.1",
+    sources: &["../verbs-double/src"],
 };
 
 /// The NVML double that belongs to the running test: `target/<profile>/libnvidia_ml_double.so`, found from the
@@ -53,6 +60,16 @@ pub fn cuda_double_library() -> PathBuf {
     FOUND.get_or_init(|| find(&CUDA)).clone()
 }
 
+/// The double of libibverbs, as [`nvml_double_library`].
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn verbs_double_library() -> PathBuf {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| find(&VERBS)).clone()
+}
+
 /// Copies the double as `libnvidia-ml.so.1` into a directory, such as one that a machine was written to: a copy
 /// plays the scenario beside it, so that tests in one process can each have their own.
 ///
@@ -72,6 +89,16 @@ pub fn install_nvml_double(directory: &Path) -> io::Result<PathBuf> {
 pub fn install_cuda_double(directory: &Path) -> io::Result<PathBuf> {
     let copy = directory.join(CUDA.real_name);
     std::fs::copy(cuda_double_library(), &copy)?;
+    Ok(copy)
+}
+
+/// Copies the double as `libibverbs.so.1` into a directory, as [`install_cuda_double`].
+///
+/// # Errors
+/// Where the copy fails.
+pub fn install_verbs_double(directory: &Path) -> io::Result<PathBuf> {
+    let copy = directory.join(VERBS.real_name);
+    std::fs::copy(verbs_double_library(), &copy)?;
     Ok(copy)
 }
 

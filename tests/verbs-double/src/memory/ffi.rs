@@ -1,0 +1,101 @@
+//! Reading and writing memory by address, as a NIC does beside the threads of a process.
+#![expect(
+    unsafe_code,
+    reason = "a NIC's memory is what callers registered, known by address alone"
+)]
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+use super::Piece;
+
+const WORD: usize = size_of::<u64>();
+
+fn byte<'a>(address: u64) -> &'a AtomicU8 {
+    let pointer = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0));
+    // SAFETY: within a region that was registered and is mapped now, which who calls this has looked at; whoever registered memory lets a
+    // NIC read and write it at any time. Atomic, for threads look at it meanwhile.
+    unsafe { AtomicU8::from_ptr(pointer) }
+}
+
+fn word<'a>(address: u64) -> &'a AtomicU64 {
+    let pointer = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0));
+    // SAFETY: as in `byte`, and callers give addresses that are multiples of 8.
+    unsafe { AtomicU64::from_ptr(pointer) }
+}
+
+/// How many bytes to the next multiple of 8, at most so many.
+fn to_boundary(address: u64, length: usize) -> usize {
+    let over = usize::try_from(address % WORD as u64).unwrap_or(0);
+    ((WORD - over) % WORD).min(length)
+}
+
+/// Writes bytes, whole words where they are aligned: who polls such a word sees it whole, and all that was written before.
+pub(super) fn store(address: u64, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(to_boundary(address, bytes.len()));
+    let mut next = address;
+    let single = |bytes: &[u8], next: &mut u64| {
+        for value in bytes {
+            byte(*next).store(*value, Ordering::Release);
+            *next += 1;
+        }
+    };
+    single(head, &mut next);
+    let (words, tail) = rest.as_chunks::<WORD>();
+    for value in words {
+        word(next).store(u64::from_ne_bytes(*value), Ordering::Release);
+        next += WORD as u64;
+    }
+    single(tail, &mut next);
+}
+
+fn load(address: u64, length: usize, into: &mut Vec<u8>) {
+    let (mut next, mut left) = (address, length);
+    let head = to_boundary(next, left);
+    for _ in 0..head {
+        into.push(byte(next).load(Ordering::Relaxed));
+        next += 1;
+    }
+    left -= head;
+    for _ in 0..left / WORD {
+        into.extend_from_slice(&word(next).load(Ordering::Relaxed).to_ne_bytes());
+        next += WORD as u64;
+    }
+    for _ in 0..left % WORD {
+        into.push(byte(next).load(Ordering::Relaxed));
+        next += 1;
+    }
+}
+
+/// The bytes of pieces one after another, and how many pieces were not there any more, for which there are zeros.
+pub(crate) fn gather(pieces: &[Piece]) -> (Vec<u8>, u64) {
+    // Whoever posted the request wrote these before, on another thread perhaps.
+    fence(Ordering::Acquire);
+    let (mut bytes, mut lost) = (Vec::new(), 0);
+    for piece in pieces {
+        let length = usize::try_from(piece.length).unwrap_or(0);
+        if mapped(*piece) {
+            bytes.reserve(length);
+            load(piece.start, length, &mut bytes);
+        } else {
+            bytes.resize(bytes.len() + length, 0);
+            lost += 1;
+        }
+    }
+    (bytes, lost)
+}
+
+/// Whether all of a piece is mapped. A real NIC goes on with the pages it pinned, which nobody else sees any more.
+pub(crate) fn mapped(piece: Piece) -> bool {
+    const PAGE: u64 = 4096;
+    if piece.length == 0 {
+        return true;
+    }
+    let first = piece.start / PAGE * PAGE;
+    let length = (piece.start + piece.length).next_multiple_of(PAGE) - first;
+    let Ok(pages) = usize::try_from(length / PAGE) else { return false };
+    let mut resident = vec![0_u8; pages];
+    let start = std::ptr::with_exposed_provenance_mut(usize::try_from(first).unwrap_or(0));
+    let length = usize::try_from(length).unwrap_or(0);
+    // SAFETY: it looks at page tables alone, and the answer has a byte for each page.
+    unsafe { libc::mincore(start, length, resident.as_mut_ptr()) == 0 }
+}
