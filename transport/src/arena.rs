@@ -10,6 +10,7 @@
 //!   board       per rank a page: operations completed │ sleeping, bell │ stage of large operations │ what others may do here
 //!   headers     per rank a page of 64: number, count, signature, five words that are the payload where it is as short
 //!   slots       per rank 16 of 1 KiB, 4 of 16 KiB: longer payloads
+//!   stages      per rank a ring of what others are to read, and of what this rank combined
 //!   heaps       per rank: registered buffers
 //! ```
 //!
@@ -56,6 +57,12 @@ pub(crate) enum Word {
     Completed,
     /// How far it is in large operations, counted over all of them.
     Stage,
+    /// Up to where on its stage, counted over all operations and laps, it has put what others are to read.
+    Staged,
+    /// Up to where its part of the result is whole.
+    Folded,
+    /// Up to where it reads nobody's stage any more.
+    Taken,
     /// Process number, as it sees itself.
     Process,
     /// Address of a random number in its own memory.
@@ -147,6 +154,9 @@ impl Arena {
             Word::Nonce => 3 * LINE + 16,
             Word::Verdict => 3 * LINE + 24,
             Word::Aborted => 4 * LINE,
+            Word::Staged => 5 * LINE,
+            Word::Folded => 6 * LINE,
+            Word::Taken => 7 * LINE,
         };
         self.long(Layout::board(rank) + offset)
     }
@@ -227,6 +237,20 @@ impl Arena {
         if protocol::may_sleep(self.sleepers()) {
             self.wake_all();
         }
+    }
+
+    /// Most bytes that a rank stages in a round for one other rank, and bytes of its stage.
+    pub(crate) const fn stage_bytes(&self) -> (usize, usize) {
+        (self.layout.part(), self.layout.stage_bytes())
+    }
+
+    /// Part of a rank's stage.
+    pub(crate) fn stage(&self, rank: usize, start: usize, bytes: usize) -> Slot {
+        let stage = self.layout.stage_bytes();
+        assert!(rank < self.layout.ranks && start <= stage && bytes <= stage - start);
+        let start = self.layout.stage(rank) + start;
+        // SAFETY: Inside the mapping; the counts of bytes say whose turn it is.
+        unsafe { Slot::new(self.at(start, bytes), bytes, MemoryKey::default()) }
     }
 
     /// Part of a rank's heap; `None` where there is no such part.

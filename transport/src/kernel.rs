@@ -69,7 +69,7 @@ impl Kernel {
         (self.loops.pair)(dst, a, b);
     }
 
-    /// `dst = a (op) b` and `next = dst`; `dst` and `a` may be the same place.
+    /// `dst = a (op) b` and `next = dst`; each target may be the same place as a source.
     pub(crate) fn reduce_both(&self, dst: Slot, next: Slot, a: Slot, b: Slot) {
         for (start, bytes) in pieces(dst.bytes()) {
             let part = |slot: Slot| slot.part(start, bytes);
@@ -84,10 +84,8 @@ impl Kernel {
             (_, []) => {}
             (_, [only]) => targets.iter().for_each(|target| copy(*target, *only)),
             ([target], [a, b]) => (self.loops.pair)(*target, *a, *b),
-            // In place of both, which needs no memory in between.
-            ([first, second], [a, b]) if first.same_place(*a) && second.same_place(*b) => {
-                self.reduce_both(*first, *second, *a, *b);
-            }
+            // Needs no memory in between: a piece of either source has been read before anything is written over it.
+            ([first, second], [a, b]) => self.reduce_both(*first, *second, *a, *b),
             (_, [first, second, rest @ ..]) => {
                 let mut memory = MaybeUninit::<Piece>::uninit();
                 for (start, bytes) in pieces(first.bytes()) {

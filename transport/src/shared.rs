@@ -1,9 +1,9 @@
 //! Operations in memory that all ranks of the group share.
 //!
 //! Up to 16 KiB a rank, [`Flat`]: each posts its data in its own slot, and everyone reads what it needs. Nobody waits for
-//! readers: slots are free again some operations later, and short messages need none. Beyond, [`Direct`]: ranks post where their buffers are, and each
-//! reduces its shard, or fetches its data, straight from them. Registered buffers lie in the mapping; others are reached by
-//! the kernel's copy between processes where it allows that, and where it does not, the plan's channels carry the operation.
+//! readers: slots are free again some operations later, and short messages need none. Beyond, [`Direct`]: ranks post where their buffers are. Registered
+//! buffers lie in the mapping, and each rank reduces its shard, or fetches its data, straight from them. Private ones go through stages,
+//! round by round; or, where that is wished and the kernel allows it, by its copy between processes.
 //!
 //! Everything is combined in the order of ranks on every way, so the result does not depend on which was taken.
 
@@ -21,6 +21,7 @@ use crate::memory::{Aligned, Slot};
 
 mod direct;
 mod flat;
+mod staged;
 
 pub(crate) use direct::scratch_bytes;
 
@@ -45,6 +46,10 @@ pub(crate) struct Shared {
     later: VecDeque<bool>,
     /// Operations that every other rank has completed, as far as this rank looked.
     everywhere: u64,
+    /// Up to where stages are used, counted over all laps, by operations that are over; and up to where every other rank has taken what is
+    /// there, as far as this rank looked.
+    used: u64,
+    taken: u64,
     /// Large operations started, and done: they take turns.
     large: (u64, u64),
     /// Looks at a header in a row, before the caller looks after anything else. Not where ranks share cores: there the one that
@@ -83,8 +88,6 @@ pub(crate) enum Advance {
     Waits(usize),
     /// Waits for an earlier operation of this rank.
     Turn,
-    /// Cannot be done this way: the plan's channels must carry it. All ranks find the same.
-    Elsewhere,
 }
 
 /// A rank and what is wrong with its part.
@@ -100,6 +103,8 @@ impl Shared {
             completed: 0,
             later: VecDeque::new(),
             everywhere: 0,
+            used: 0,
+            taken: 0,
             large: (0, 0),
             looks: if oversubscribed { 1 } else { LOOKS },
             views: Vec::new(),

@@ -40,7 +40,7 @@ struct Row {
     bytes: u64,
     /// Of the plan as it went, where its channels carried the operation.
     algorithm: Option<Algorithm>,
-    /// `plan`, `flat` or `direct`.
+    /// `plan`, `flat`, `direct` or `staged`.
     path: String,
     operations: u64,
     /// Median over batches of the slowest rank's time per operation.

@@ -103,7 +103,7 @@ typedef struct topod_stats {
     /* From call to end on this rank. */
     uint64_t nanoseconds;
     /* The way it took: 0 the plan's channels, 1 a slot of each rank in shared memory, 2 straight from and to the ranks'
-       buffers. */
+       buffers, 3 round by round through a stage of each rank in shared memory. */
     uint32_t path;
     /* Channels of the plan it ran on; 0 where it took another way. */
     uint32_t channels;

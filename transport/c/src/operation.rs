@@ -16,7 +16,7 @@ pub struct Stats {
     /// From call to end on this rank.
     pub nanoseconds: u64,
     /// The way it took: 0 the plan's channels, 1 a slot of each rank in shared memory, 2 straight from and to the ranks'
-    /// buffers.
+    /// buffers, 3 round by round through a stage of each rank in shared memory.
     pub path: u32,
     /// Channels of the plan it ran on; 0 where it took another way.
     pub channels: u32,
@@ -36,6 +36,7 @@ impl From<transport::Stats> for Stats {
             path: match stats.path {
                 Path::Flat => 1,
                 Path::Direct => 2,
+                Path::Staged => 3,
                 _ => 0,
             },
             channels: u32::try_from(stats.channels).unwrap_or(u32::MAX),

@@ -18,7 +18,7 @@ pub(crate) struct Stats {
     bytes: u64,
     /// From call to end on this rank.
     seconds: f64,
-    /// The way it took: "plan", "flat" or "direct".
+    /// The way it took: "plan", "flat", "direct" or "staged".
     path: &'static str,
     /// Channels of the plan it ran on; 0 where it took another way.
     channels: usize,

@@ -20,6 +20,18 @@ const SHORTS: u64 = 16;
 /// ranks went round 512 KiB.
 const LONGS: u64 = 4;
 
+/// Bytes of a rank's stage, which is used from its beginning to its end and then again. A line that another core has read is still in its
+/// cache, and to write it again takes several times longer than to write one that has left it: so it is longer than second-level caches.
+pub(crate) const STAGE_BYTES: usize = 2 << 20;
+/// What a rank puts on its stage in a round, for all others together: large enough that ranks that share a core take turns seldom,
+/// small enough that it stays in the second-level cache until it is read.
+const OUTBOX_BYTES: usize = 256 << 10;
+/// Most of it for one other rank.
+const MOST_PART_BYTES: usize = 64 << 10;
+/// Where a stage begins in its page. Callers' buffers mostly begin 0 or 16 bytes into a page, and copies are slow between places
+/// that lie less than a line apart in theirs.
+const STAGE_SHIFT: usize = 1024;
+
 const SHORTS_BYTES: usize = 16 * SHORT_BYTES;
 const LONGS_BYTES: usize = 4 * SLOT_BYTES;
 const _: () = assert!(SHORTS == 16 && LONGS == 4);
@@ -65,13 +77,48 @@ impl Layout {
         }
     }
 
+    /// Most bytes that a rank stages in a round for one other rank; a multiple of every element's, and whole pages, so that all parts lie
+    /// alike in their pages.
+    pub(crate) const fn part(self) -> usize {
+        let part = OUTBOX_BYTES / self.others() / PAGE * PAGE;
+        if part < PAGE {
+            PAGE
+        } else if part > MOST_PART_BYTES {
+            MOST_PART_BYTES
+        } else {
+            part
+        }
+    }
+
+    /// Other ranks, and one at least.
+    pub(crate) const fn others(self) -> usize {
+        if self.ranks > 1 { self.ranks - 1 } else { 1 }
+    }
+
+    /// Bytes of a stage: room for some rounds however many ranks there are.
+    pub(crate) const fn stage_bytes(self) -> usize {
+        let round = (self.others() + 1) * self.part();
+        if STAGE_BYTES < 4 * round { 4 * round } else { STAGE_BYTES }
+    }
+
+    pub(super) const fn stage(self, rank: usize) -> usize {
+        self.stages() + rank * self.stage_of_a_rank() + STAGE_SHIFT
+    }
+
+    const fn stage_of_a_rank(self) -> usize {
+        self.stage_bytes() + PAGE
+    }
+
+    const fn stages(self) -> usize {
+        PAGE + 2 * self.ranks * PAGE + self.ranks * Self::slots_of_a_rank()
+    }
+
     const fn slots_of_a_rank() -> usize {
         SHORTS_BYTES + LONGS_BYTES
     }
 
     pub(super) const fn heaps(self) -> usize {
-        let slots = PAGE + 2 * self.ranks * PAGE + self.ranks * Self::slots_of_a_rank();
-        slots.next_multiple_of(2 << 20)
+        (self.stages() + self.ranks * self.stage_of_a_rank()).next_multiple_of(2 << 20)
     }
 
     pub(super) const fn heap(self) -> usize {
@@ -104,6 +151,7 @@ mod tests {
                     (0..lap(bytes)).map(|number| (layout.payload(rank, number, bytes), bytes));
                 taken.extend(all);
             }
+            taken.push((layout.stage(rank), layout.stage_bytes()));
         }
         taken.sort_unstable();
         for pair in taken.windows(2) {
@@ -114,5 +162,14 @@ mod tests {
         let inline = layout.payload(1, 70, INLINE_BYTES);
         assert_eq!(inline + INLINE_BYTES, layout.header(1, 70) + LINE);
         assert_eq!(layout.header(1, 70), layout.header(1, 70 - lap(INLINE_BYTES)));
+    }
+
+    #[test]
+    fn a_stage_has_room_for_rounds_of_any_number_of_ranks() {
+        for ranks in [1, 2, 3, 8, 64, 1000] {
+            let layout = Layout { ranks, heap_bytes: 0 };
+            assert!(layout.part().is_multiple_of(PAGE) && layout.part() > 0, "{ranks}");
+            assert!(layout.part() * ranks <= layout.stage_bytes() / 2, "{ranks}");
+        }
     }
 }

@@ -52,19 +52,6 @@ impl Communicator {
                     trickled = true;
                     at += 1;
                 }
-                // Those that share no memory of their own carry on here; those already moving go first.
-                Advance::Elsewhere => {
-                    let (key, ticket) = (self.active[at].key(), self.active[at].ticket);
-                    let program = self
-                        .program(&key)
-                        .map_err(|error| self.link_failure(self.rank, error.to_string(), None))?;
-                    let work = self.active[at].work.clone();
-                    // Every rank finds the same: the group ends here, before any data moved.
-                    self.afford(program.most_scratch * work.kernel.element_bytes())
-                        .map_err(|error| self.link_failure(self.rank, error.to_string(), None))?;
-                    self.active[at].task = self.by_plan(program, &work, ticket);
-                    moved = true;
-                }
                 Advance::Moved => {
                     moved = true;
                     at += 1;
@@ -139,7 +126,7 @@ impl Communicator {
                 (Path::Plan, channels, steps)
             }
             Task::Flat(flat) => (Path::Flat, 0, flat.step()),
-            Task::Direct(direct) => (Path::Direct, 0, direct.step()),
+            Task::Direct(direct) => (direct.path(), 0, direct.step()),
         };
         let stats = Stats {
             elapsed: start.map_or(Duration::ZERO, |start| start.elapsed()),

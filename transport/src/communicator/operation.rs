@@ -85,7 +85,6 @@ pub(super) struct Active {
     pub(super) priority: u32,
     pub(super) task: Task,
     pub(super) work: Work,
-    pub(super) receiver: Option<Rank>,
     pub(super) result: Option<Slot>,
     pub(super) owned: Option<Owned>,
     pub(super) start: Option<Instant>,
@@ -101,18 +100,6 @@ impl Active {
     pub(super) fn doing(&self) -> Option<Doing> {
         let collective = self.work.collective != Collective::SendRecv;
         collective.then_some(Doing { tag: self.work.tag, priority: self.priority })
-    }
-
-    pub(super) fn key(&self) -> ProgramKey {
-        ProgramKey {
-            priority: self.priority,
-            collective: self.work.collective,
-            root: self.work.root,
-            receiver: self.receiver,
-            count: self.work.count,
-            element_bytes: self.work.kernel.element_bytes(),
-            blocks: self.work.blocks.clone(),
-        }
     }
 
     /// Where it is, in shared memory.

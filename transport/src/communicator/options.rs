@@ -59,6 +59,8 @@ pub enum Path {
     Flat,
     /// Straight from and to the ranks' buffers.
     Direct,
+    /// Round by round through a stage of each rank in memory the group shares.
+    Staged,
 }
 
 impl Path {
@@ -69,6 +71,7 @@ impl Path {
             Self::Plan => "plan",
             Self::Flat => "flat",
             Self::Direct => "direct",
+            Self::Staged => "staged",
         }
     }
 }
@@ -85,8 +88,9 @@ pub struct Options {
     pub timed: bool,
     /// Which way operations take.
     pub paths: Paths,
-    /// Whether ranks of one host may copy straight from each other's private memory, where the kernel permits it (which is
-    /// tried when the group is made, never assumed).
+    /// Whether ranks of one host copy straight from each other's private memory, where the kernel permits it (which is tried when the
+    /// group is made, never assumed), in the place of going through stages in shared memory. One pass instead of two, and yet slower
+    /// wherever it was measured, because the kernel pins and maps page by page; BENCHMARKS.md has the figures.
     pub cross_memory: bool,
     /// Most bytes of registered buffers per rank; costs address space until they are allocated.
     pub heap_bytes: usize,
@@ -141,7 +145,7 @@ impl Default for Options {
             transport: Transport::Auto,
             timed: true,
             paths: Paths::Auto,
-            cross_memory: true,
+            cross_memory: false,
             heap_bytes: 1 << 30,
             memory_bytes: 16 << 30,
             pin: false,

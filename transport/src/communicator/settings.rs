@@ -324,7 +324,7 @@ mod tests {
             ("algo", "ring;broadcast:tree", "star"),
             ("bandwidth", "1000000", "1M"),
             ("collectives", "all-reduce, broadcast", "all-produce"),
-            ("cross_memory", "0", "2"),
+            ("cross_memory", "1", "2"),
             ("debug", "info", "LOUD"),
             ("debug_file", "/tmp/log.%p", ""),
             ("debug_subsys", "COLL,NET", "MAGIC"),

@@ -39,7 +39,7 @@ impl Communicator {
             self.afford(program.most_scratch * request.kernel.element_bytes())?;
         }
         self.tickets += 1;
-        let (receiver, result) = (request.receiver, request.result);
+        let result = request.result;
         let work = self.work(request);
         let flat = self.options.choice.flat(work.collective);
         let task = match (program, &mut self.shared) {
@@ -49,19 +49,8 @@ impl Communicator {
             (None, None) => unreachable!("nothing takes shared memory that is not there"),
         };
         let waits = None;
-        let active = Active {
-            ticket,
-            priority,
-            task,
-            work,
-            receiver,
-            result,
-            owned,
-            start,
-            sleeps,
-            held,
-            waits,
-        };
+        let active =
+            Active { ticket, priority, task, work, result, owned, start, sleeps, held, waits };
         // Those of higher priority go first, and of one priority those that were started first.
         let place = self.active.partition_point(|other| other.priority >= priority);
         self.active.insert(place, active);
@@ -194,7 +183,7 @@ impl Communicator {
         request: Request,
         start: Option<Instant>,
     ) -> Result<Result<Stats, u64>, TransportError> {
-        let (receiver, result) = (request.receiver, request.result);
+        let result = request.result;
         let work = self.work(request);
         let Some(shared) = &mut self.shared else {
             unreachable!("nothing takes shared memory that is not there")
@@ -226,19 +215,8 @@ impl Communicator {
         let sleeps = self.waiter.sleeps;
         let (task, owned, waits) = (Task::Flat(flat), None, None);
         let (held, priority) = (Duration::ZERO, self.priority);
-        let active = Active {
-            ticket,
-            priority,
-            task,
-            work,
-            receiver,
-            result,
-            owned,
-            start,
-            sleeps,
-            held,
-            waits,
-        };
+        let active =
+            Active { ticket, priority, task, work, result, owned, start, sleeps, held, waits };
         if let Some((peer, error)) = error {
             let step = active.step_name(self.plan.ranks.len()).expect("it is in shared memory");
             let failure = self.blame(Broken { peer, step, error });

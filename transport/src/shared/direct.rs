@@ -4,7 +4,8 @@
 //!   post where the buffers are ──▶ hear where the others' are ──▶ work, a chunk at a time ──▶ say so ──▶ hear who is done
 //!
 //!   registered       rank r combines shard r of all inputs, in the order of ranks, into shard r of every result
-//!   private          into shard r of its own, says so, and fetches the other shards from their ranks; to a root: the root alone
+//!   private          through stages ([`super::staged`]); or, by the kernel's copies, into shard r of its own, says so, and fetches the
+//!                    other shards from their ranks; to a root: the root alone
 //!   not combined     every rank fetches what it is to get
 //! ```
 //!
@@ -15,7 +16,9 @@ use std::sync::atomic::Ordering;
 use topology::Collective;
 
 use super::flat::exchanged;
+use super::staged::Staged;
 use super::{Advance, Broken, Shared, Work, id};
+use crate::Path;
 use crate::arena::{Remote, WORDS, Word, lap};
 use crate::element::ReduceOp;
 use crate::link::LinkError;
@@ -44,6 +47,8 @@ pub(crate) struct Direct {
     phase: Phase,
     /// Whether results are fetched, for want of registered buffers to leave them in.
     pulls: bool,
+    /// Where it goes through stages.
+    staged: Option<Staged>,
     places: Places,
     steps: usize,
 }
@@ -64,6 +69,7 @@ enum Phase {
     Hear(usize),
     Work { job: usize, done: usize },
     Wait(usize),
+    Staged,
 }
 
 /// A stretch of bytes to handle.
@@ -99,6 +105,7 @@ impl Direct {
             turn,
             phase: Phase::Post,
             pulls: false,
+            staged: None,
             places: Places::default(),
             steps: 0,
         }
@@ -106,6 +113,10 @@ impl Direct {
 
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(crate) const fn path(&self) -> Path {
+        if self.staged.is_some() { Path::Staged } else { Path::Direct }
     }
 
     /// Steps done so far.
@@ -117,8 +128,9 @@ impl Direct {
     pub(crate) fn steps(&self, ranks: usize) -> usize {
         let chunk = CHUNK / ranks.max(1);
         let chunks: usize = self.places.jobs.iter().map(|job| job.bytes().div_ceil(chunk)).sum();
+        let staged = self.staged.as_ref().map_or(0, |staged| staged.steps(ranks));
         // Post, hear, wait.
-        chunks + 3
+        chunks + staged + 3
     }
 
     /// As far as it goes without the others.
@@ -144,6 +156,13 @@ impl Direct {
                     return Ok(Advance::Waits(rank));
                 }
                 let ([a, b], [c, d]) = (shared.place(work.input), shared.place(work.output));
+                let own = shared.own();
+                // What no other rank can reach is staged for certain, and the others find it there when they hear of it.
+                if !shared.crosses && lacks(work, own, (a, c)) && self.staged.is_none() {
+                    let mut staged = Staged::new(work, shared);
+                    staged.begin(work, shared);
+                    self.staged = Some(staged);
+                }
                 let words: [u64; WORDS] = [a, b, c, d, 0];
                 shared.arena.post(self.number, work.tag.count, work.tag.signature, Some(words));
                 self.places = std::mem::take(&mut shared.places);
@@ -162,6 +181,11 @@ impl Direct {
                 self.phase = Phase::Hear(rank + 1);
                 Ok(Advance::Moved)
             }
+            // Who only gives waits for nobody.
+            Phase::Hear(rank) if !tells(work, rank) => {
+                self.phase = Phase::Hear(rank + 1);
+                Ok(Advance::Moved)
+            }
             Phase::Hear(rank) => {
                 if !shared.heard(rank, self.number, &work.tag)? {
                     return Ok(Advance::Waits(rank));
@@ -174,10 +198,20 @@ impl Direct {
                 Ok(Advance::Moved)
             }
             Phase::Work { job, done } => self.work(work, shared, job, done),
+            Phase::Staged => {
+                let Some(staged) = &mut self.staged else {
+                    unreachable!("set with the phase");
+                };
+                let advance = staged.progress(work, shared)?;
+                if advance == Advance::Done {
+                    self.end(shared);
+                } else if advance == Advance::Moved {
+                    self.steps += 1;
+                }
+                Ok(advance)
+            }
             Phase::Wait(rank) if rank == shared.ranks() => {
-                shared.large.1 += 1;
-                shared.complete(self.number);
-                shared.places = std::mem::take(&mut self.places);
+                self.end(shared);
                 Ok(Advance::Done)
             }
             Phase::Wait(rank) => {
@@ -189,6 +223,12 @@ impl Direct {
                 Ok(Advance::Moved)
             }
         }
+    }
+
+    fn end(&mut self, shared: &mut Shared) {
+        shared.large.1 += 1;
+        shared.complete(self.number);
+        shared.places = std::mem::take(&mut self.places);
     }
 
     /// What the stage of a rank says once its shard of the result is whole.
@@ -212,28 +252,18 @@ impl Direct {
         let (own, ranks) = (shared.own(), shared.ranks());
         let root = work.root.map_or(0, |root| root.index());
         // Every rank looks at the same list, so that all find the same.
-        let reads = |rank: usize| match work.collective {
-            Collective::Broadcast | Collective::Scatter => rank == root,
-            _ => true,
-        };
-        let writes = |rank: usize| match work.collective {
-            Collective::AllReduce => true,
-            Collective::Reduce => rank == root,
-            _ => false,
-        };
-        let possible = (0..ranks).all(|rank| {
+        let words = |rank: usize| {
             let [input, _, output, ..] = shared.arena.words(rank, self.number);
-            (!reads(rank) || input != 0) && (!writes(rank) || output != 0)
-        });
+            (input, output)
+        };
+        let possible = (0..ranks).all(|rank| !lacks(work, rank, words(rank)));
         if !possible && !shared.crosses {
-            shared.large.1 += 1;
-            shared.arena.say(Word::Stage, self.done());
-            shared.complete(self.number);
-            shared.places = std::mem::take(&mut self.places);
-            return Ok(Advance::Elsewhere);
+            if self.staged.is_none() {
+                self.staged = Some(Staged::new(work, shared));
+            }
+            return self.to(Phase::Staged);
         }
-        let registered = |rank: usize| shared.arena.words(rank, self.number)[2] != 0;
-        self.pulls = (0..ranks).any(|rank| writes(rank) && !registered(rank));
+        self.pulls = (0..ranks).any(|rank| writes(work, rank) && words(rank).1 == 0);
         let size = work.kernel.element_bytes();
         let part = |rank: usize| {
             let shard = shard(work.count, id(rank), ranks);
@@ -397,6 +427,35 @@ impl Direct {
         }
         Ok(())
     }
+}
+
+/// Whether others read a rank's input.
+fn reads(work: &Work, rank: usize) -> bool {
+    match work.collective {
+        Collective::Broadcast | Collective::Scatter => {
+            work.root.is_some_and(|root| root.index() == rank)
+        }
+        _ => true,
+    }
+}
+
+/// Whether others write its output, or read it.
+fn writes(work: &Work, rank: usize) -> bool {
+    match work.collective {
+        Collective::AllReduce => true,
+        Collective::Reduce => work.root.is_some_and(|root| root.index() == rank),
+        _ => false,
+    }
+}
+
+/// Whether where a rank's buffers are, as it posts it, leaves others without what they need of them.
+fn lacks(work: &Work, rank: usize, (input, output): (u64, u64)) -> bool {
+    (reads(work, rank) && input == 0) || (writes(work, rank) && output == 0)
+}
+
+/// Whether where a rank's buffers are matters to the others.
+fn tells(work: &Work, rank: usize) -> bool {
+    reads(work, rank) || writes(work, rank)
 }
 
 /// Bytes of a rank's input and output.

@@ -26,7 +26,7 @@ fn totals_are_of_what_was_done() {
         let small = totals[&(Collective::AllReduce, Path::Flat)];
         assert_eq!((small.operations, small.bytes), (2, 32));
         assert!(small.longest <= small.elapsed && !small.longest.is_zero());
-        let large = totals[&(Collective::AllReduce, Path::Direct)];
+        let large = totals[&(Collective::AllReduce, Path::Staged)];
         assert_eq!((large.operations, large.bytes), (1, 1_200_000));
         assert_eq!(totals[&(Collective::Broadcast, Path::Flat)].operations, 1);
         assert_eq!(totals.len(), 3);

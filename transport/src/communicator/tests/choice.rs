@@ -35,12 +35,12 @@ fn value_of(rank: Rank, i: usize) -> f32 {
 
 #[test]
 fn a_choice_decides_the_way() {
-    let (plan, flat, direct) = (Path::Plan, Path::Flat, Path::Direct);
-    check("algo", "ring,direct", [flat, direct, flat]);
+    let (plan, flat, staged) = (Path::Plan, Path::Flat, Path::Staged);
+    check("algo", "ring,direct", [flat, staged, flat]);
     check("algo", "ring", [plan, plan, flat]);
-    check("algo", "broadcast:ring", [flat, direct, flat]);
-    check("proto", "LL", [flat, direct, flat]);
-    check("proto", "Simple", [direct, direct, flat]);
+    check("algo", "broadcast:ring", [flat, staged, flat]);
+    check("proto", "LL", [flat, staged, flat]);
+    check("proto", "Simple", [staged, staged, flat]);
 }
 
 #[test]
