@@ -59,6 +59,8 @@ pub(crate) enum Word {
     Stage,
     /// Up to where on its stage, counted over all operations and laps, it has put what others are to read.
     Staged,
+    /// Not zero where others are asked to drop from their caches what they have read of its stage.
+    Evict,
     /// Up to where its part of the result is whole.
     Folded,
     /// Up to where it reads nobody's stage any more.
@@ -155,6 +157,7 @@ impl Arena {
             Word::Verdict => 3 * LINE + 24,
             Word::Aborted => 4 * LINE,
             Word::Staged => 5 * LINE,
+            Word::Evict => 5 * LINE + 8,
             Word::Folded => 6 * LINE,
             Word::Taken => 7 * LINE,
         };

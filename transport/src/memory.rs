@@ -166,6 +166,38 @@ pub(crate) fn copy_both(dst: Slot, next: Slot, src: Slot) {
     }
 }
 
+/// Whether [`evict`] does anything here.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn evicts() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    use std::sync::OnceLock;
+
+    // Leaf 7, EBX bit 23: CLFLUSHOPT (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 23 != 0)
+}
+
+/// Whether [`evict`] does anything here.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const fn evicts() -> bool {
+    false
+}
+
+/// Drops lines from every core's cache, written back where they differ from memory.
+pub(crate) fn evict(slot: Slot) {
+    if !evicts() {
+        return;
+    }
+    #[cfg(target_arch = "x86_64")]
+    for start in (0..slot.bytes).step_by(LINE) {
+        let place = slot.part(start, 1).address;
+        // SAFETY: Inside the slot; what memory holds is not changed by it, and the processor has the instruction.
+        unsafe {
+            std::arch::asm!("clflushopt [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags));
+        }
+    }
+}
+
 const LINE: usize = 64;
 
 /// Zeroed memory of this process, on cache line borders. Pages cost memory once touched.

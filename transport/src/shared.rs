@@ -20,6 +20,7 @@ use crate::link::{LinkError, Tag};
 use crate::memory::{Aligned, Slot};
 
 mod direct;
+mod evict;
 mod flat;
 mod staged;
 
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     /// there, as far as this rank looked.
     used: u64,
     taken: u64,
+    /// Whether others are asked to drop what they have read of this rank's stage.
+    evict: evict::Asking,
     /// Large operations started, and done: they take turns.
     large: (u64, u64),
     /// Looks at a header in a row, before the caller looks after anything else. Not where ranks share cores: there the one that
@@ -104,6 +107,7 @@ impl Shared {
             later: VecDeque::new(),
             everywhere: 0,
             used: 0,
+            evict: evict::Asking::default(),
             taken: 0,
             large: (0, 0),
             looks: if oversubscribed { 1 } else { LOOKS },

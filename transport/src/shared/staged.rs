@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use topology::Collective;
 
@@ -21,7 +22,7 @@ use super::flat::exchanged;
 use super::{Advance, Broken, Shared, Work, id};
 use crate::arena::Word;
 use crate::element::ReduceOp;
-use crate::memory::{Slot, copy};
+use crate::memory::{Slot, copy, evict};
 use crate::schedule::shard;
 
 /// Parts begin in the same place of a page, each.
@@ -176,10 +177,12 @@ impl Staged {
         let Cursor { round, at } = self.staged;
         let end = self.staged.end(self.length);
         shared.is_taken(end, shape.stage)?;
+        let (begun, mut bytes) = (Instant::now(), 0);
         for to in (0..shape.ranks).filter(|rank| *rank != shape.own) {
             let Some((source, place)) = shape.staged(to, round) else { continue };
             let target = shared.arena.stage(shape.own, shape.start(at) + place, source.len());
             copy(target, shape.work.input.part(source.start, source.len()));
+            bytes += source.len();
             // What all are to get is there once.
             if shape.is_shared() {
                 break;
@@ -187,6 +190,12 @@ impl Staged {
         }
         self.staged = self.staged.next(self.length, shape.stage);
         shared.arena.say(Word::Staged, end);
+        let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if shared.evict.wrote(bytes, nanoseconds) {
+            // A hint: whoever misses it for a while drops nothing meanwhile.
+            let asks = u64::from(shared.evict.asks);
+            shared.arena.word(shape.own, Word::Evict).store(asks, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -219,6 +228,9 @@ impl Staged {
             });
             let told = tells.then(|| shared.arena.stage(own, start + shape.combined(), bytes));
             combine(work, ranks, [kept, told], &sources);
+            for rank in (0..ranks).filter(|rank| *rank != own) {
+                shared.let_go(rank, sources[rank]);
+            }
             shared.views = sources;
         }
         self.folded = self.folded.next(self.length, shape.stage);
@@ -246,6 +258,10 @@ impl Staged {
                 shared.arena.stage(from, start + source, target.len())
             };
             copy(kept, found);
+            // What others read too, the last of them would have to drop, and nobody knows who that is.
+            if from != own && shape.readers() == 1 {
+                shared.let_go(from, found);
+            }
             self.from += 1;
             // One step; the last one of a round ends it.
             if self.from < ranks {
@@ -382,6 +398,13 @@ impl<'a> Shape<'a> {
         if self.is_shared() { 0 } else { (to + self.ranks - from - 1) % self.ranks * self.part }
     }
 
+    /// How many ranks take what a rank has on its stage for any one of them.
+    fn readers(&self) -> usize {
+        use Collective::{AllGather, AllReduce, Broadcast};
+        let all = matches!(self.work.collective, AllGather | AllReduce | Broadcast);
+        if all { self.ranks - 1 } else { 1 }
+    }
+
     /// Where in a round a rank's part of the result lies.
     fn combined(&self) -> usize {
         (self.ranks - 1) * self.part
@@ -456,6 +479,13 @@ impl Shared {
             }
         }
         Err(rank)
+    }
+
+    /// This rank has read that of another's stage.
+    fn let_go(&self, rank: usize, slot: Slot) {
+        if self.arena.word(rank, Word::Evict).load(Ordering::Relaxed) != 0 {
+            evict(slot);
+        }
     }
 
     /// Whether this rank's stage is free up to a place: every rank has taken what lies there from the lap before; else who has not.
