@@ -55,8 +55,16 @@ struct Wanted {
 }
 
 enum Origin {
-    Debian { packages: &'static [&'static str], compiler: &'static str, launcher: &'static str },
-    Python { package: &'static str },
+    Debian {
+        packages: &'static [&'static str],
+        compiler: &'static str,
+        launcher: &'static str,
+    },
+    /// With the variable by which it finds itself where it has one: it was made to be installed elsewhere.
+    Python {
+        package: &'static str,
+        root: Option<&'static str>,
+    },
 }
 
 /// By link, as words on a command line.
@@ -97,17 +105,17 @@ const WANTED: [Wanted; 5] = [
     },
     Wanted {
         name: "open-mpi-5",
-        origin: Origin::Python { package: "openmpi" },
+        origin: Origin::Python { package: "openmpi", root: None },
         launchers: OPEN_MPI_5,
     },
     Wanted {
         name: "mpich-5",
-        origin: Origin::Python { package: "mpich" },
+        origin: Origin::Python { package: "mpich", root: None },
         launchers: SHARED_MEMORY,
     },
     Wanted {
         name: "intel-mpi",
-        origin: Origin::Python { package: "impi-devel" },
+        origin: Origin::Python { package: "impi-devel", root: Some("I_MPI_ROOT") },
         launchers: SHARED_MEMORY,
     },
 ];
@@ -119,10 +127,8 @@ pub(super) fn find(folder: &Path) -> Vec<Library> {
         match build(wanted, folder) {
             Ok((launcher, program)) => {
                 found.extend(wanted.launchers.iter().map(|(link, arguments)| {
-                    let launcher = std::iter::once(launcher.as_str())
-                        .chain(arguments.split_whitespace())
-                        .map(str::to_owned)
-                        .collect();
+                    let arguments = arguments.split_whitespace().map(str::to_owned);
+                    let launcher = launcher.iter().cloned().chain(arguments).collect();
                     let start = Start::Mpi { launcher, program: program.clone() };
                     Library { name: wanted.name.to_owned(), link, start }
                 }));
@@ -150,26 +156,46 @@ fn gloo() -> Result<Library, String> {
     Ok(Library { name: "gloo".to_owned(), link: "tcp", start })
 }
 
-/// Launcher and benchmark.
-fn build(wanted: &Wanted, folder: &Path) -> Result<(String, PathBuf), String> {
+/// Launcher, as words, and benchmark.
+fn build(wanted: &Wanted, folder: &Path) -> Result<(Vec<String>, PathBuf), String> {
     let program = folder.join(format!("mpi-{}", wanted.name));
+    let source = workspace_root().join("tests/peers/mpi.c");
+    let compile = |compiler: &[String]| {
+        let (first, rest) = compiler.split_first().ok_or("no compiler")?;
+        quiet(Command::new(first).args(rest).args(["-O2", "-o"]).arg(&program).arg(&source))
+    };
     let (compiler, launcher) = match wanted.origin {
         Origin::Debian { packages, compiler, launcher } => {
             setup::provide(compiler, packages)?;
-            (compiler.to_owned(), launcher.to_owned())
+            let (compiler, launcher) = (vec![compiler.to_owned()], vec![launcher.to_owned()]);
+            // The compiler may be there without the headers.
+            if compile(&compiler).is_ok() {
+                return Ok((launcher, program));
+            }
+            setup::add(packages)?;
+            (compiler, launcher)
         }
-        Origin::Python { package } => {
+        Origin::Python { package, root } => {
             let place = folder.join(package);
             let bin = place.join("bin");
             if !bin.join("mpicc").exists() {
                 quiet(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
                 quiet(Command::new(bin.join("pip")).args(["install", "--quiet", package]))?;
             }
-            (bin.join("mpicc").display().to_string(), bin.join("mpirun").display().to_string())
+            let root = root.map(|root| {
+                let libraries = place.join("lib").display().to_string();
+                let root = format!("{root}={}", place.display());
+                vec!["env".to_owned(), root, format!("LD_LIBRARY_PATH={libraries}")]
+            });
+            let command = |name: &str| {
+                let mut command = root.clone().unwrap_or_default();
+                command.push(bin.join(name).display().to_string());
+                command
+            };
+            (command("mpicc"), command("mpirun"))
         }
     };
-    let source = workspace_root().join("tests/peers/mpi.c");
-    quiet(Command::new(&compiler).args(["-O2", "-o"]).arg(&program).arg(source))?;
+    compile(&compiler)?;
     Ok((launcher, program))
 }
 
