@@ -176,7 +176,7 @@ impl Staged {
     fn stage(&mut self, shape: &Shape<'_>, shared: &mut Shared) -> Result<(), usize> {
         let Cursor { round, at } = self.staged;
         let end = self.staged.end(self.length);
-        shared.is_taken(end, shape.stage)?;
+        shared.is_taken(end, shape.window(self.length))?;
         let (begun, mut bytes) = (Instant::now(), 0);
         for to in (0..shape.ranks).filter(|rank| *rank != shape.own) {
             let Some((source, place)) = shape.staged(to, round) else { continue };
@@ -210,7 +210,7 @@ impl Staged {
             }
             let tells = shape.tells();
             if tells {
-                shared.is_taken(end, shape.stage)?;
+                shared.is_taken(end, shape.window(self.length))?;
             }
             let (bytes, start) = (piece.len(), shape.start(at));
             let mut sources = std::mem::take(&mut shared.views);
@@ -299,6 +299,12 @@ impl<'a> Shape<'a> {
     fn new(work: &'a Work, shared: &Shared, part: usize) -> Self {
         let stage = shared.arena.stage_bytes().1;
         Self { work, own: shared.own(), ranks: shared.ranks(), part, stage }
+    }
+
+    /// How far a rank may be ahead with rounds of such a length. Most of the stage is kept between what is written and what others have
+    /// just read, which is in their caches still. A round that does not fit the rest of a lap may leave nearly its length unused.
+    fn window(&self, length: usize) -> usize {
+        (self.stage / 4).max(2 * length)
     }
 
     /// Where on a stage a place lies.
@@ -488,14 +494,14 @@ impl Shared {
         }
     }
 
-    /// Whether this rank's stage is free up to a place: every rank has taken what lies there from the lap before; else who has not.
-    fn is_taken(&mut self, end: u64, stage: usize) -> Result<(), usize> {
-        let lap = stage as u64;
-        while self.taken + lap < end {
+    /// Whether this rank may stage up to a place, at most so many bytes ahead of what every rank has taken; else who has not.
+    fn is_taken(&mut self, end: u64, window: usize) -> Result<(), usize> {
+        let window = window as u64;
+        while self.taken + window < end {
             let mut least = u64::MAX;
             for rank in (0..self.ranks()).filter(|rank| *rank != self.arena.own) {
                 let taken = self.arena.word(rank, Word::Taken).load(Ordering::Acquire);
-                if taken + lap < end {
+                if taken + window < end {
                     return Err(rank);
                 }
                 least = least.min(taken);
