@@ -125,6 +125,11 @@ impl Shared {
         self.arena.ranks()
     }
 
+    /// Whether there are more ranks than cores.
+    const fn shares_cores(&self) -> bool {
+        self.looks == 1
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1

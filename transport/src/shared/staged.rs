@@ -176,7 +176,7 @@ impl Staged {
     fn stage(&mut self, shape: &Shape<'_>, shared: &mut Shared) -> Result<(), usize> {
         let Cursor { round, at } = self.staged;
         let end = self.staged.end(self.length);
-        shared.is_taken(end, shape.window(self.length))?;
+        shared.is_taken(end, shape.window(self.length, shared))?;
         let (begun, mut bytes) = (Instant::now(), 0);
         for to in (0..shape.ranks).filter(|rank| *rank != shape.own) {
             let Some((source, place)) = shape.staged(to, round) else { continue };
@@ -210,7 +210,7 @@ impl Staged {
             }
             let tells = shape.tells();
             if tells {
-                shared.is_taken(end, shape.window(self.length))?;
+                shared.is_taken(end, shape.window(self.length, shared))?;
             }
             let (bytes, start) = (piece.len(), shape.start(at));
             let mut sources = std::mem::take(&mut shared.views);
@@ -302,9 +302,10 @@ impl<'a> Shape<'a> {
     }
 
     /// How far a rank may be ahead with rounds of such a length. Most of the stage is kept between what is written and what others have
-    /// just read, which is in their caches still. A round that does not fit the rest of a lap may leave nearly its length unused.
-    fn window(&self, length: usize) -> usize {
-        (self.stage / 4).max(2 * length)
+    /// just read, which is in their caches still; where ranks take turns on a core, as much as there is room for is done in a turn. A
+    /// round that does not fit the rest of a lap may leave nearly its length unused.
+    fn window(&self, length: usize, shared: &Shared) -> usize {
+        if shared.shares_cores() { self.stage } else { (self.stage / 4).max(2 * length) }
     }
 
     /// Where on a stage a place lies.
