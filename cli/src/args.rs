@@ -685,6 +685,8 @@ pub(crate) enum Placement {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkKind {
+    /// Shared memory within a host; between hosts RDMA where both ends have it, else TCP.
+    Auto,
     Shm,
     Tcp,
     Verbs,

@@ -220,6 +220,7 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
         rendezvous: rendezvous.to_owned(),
         sizes: args.sizes.0.clone(),
         transport: match args.transport {
+            LinkKind::Auto => job::Link::Auto,
             LinkKind::Shm => job::Link::Shm,
             LinkKind::Tcp => job::Link::Tcp,
             LinkKind::Verbs => job::Link::Verbs,

@@ -318,7 +318,7 @@ fn a_benchmark_tells_what_hides_behind_work() {
 
 #[test]
 fn every_element_of_a_benchmark_is_right() {
-    for (ranks, transport) in [("2", "shm"), ("4", "tcp"), ("8", "shm")] {
+    for (ranks, transport) in [("2", "shm"), ("4", "tcp"), ("8", "shm"), ("3", "auto")] {
         let arguments = [
             "bench",
             "all-reduce",

@@ -72,7 +72,8 @@ pub(super) fn link(kind: LinkKind) -> Option<HostLink> {
     match kind {
         LinkKind::Shm => Some(HostLink::Shm),
         LinkKind::Tcp => Some(HostLink::Tcp),
-        LinkKind::Verbs => None,
+        // What carries the data, the group finds out, and it may be of several kinds.
+        LinkKind::Auto | LinkKind::Verbs => None,
     }
 }
 
@@ -88,7 +89,7 @@ pub(super) fn run(args: &BenchArgs, path: &Path) -> Result<Exit, Failure> {
         return Err(Failure::usage("one rank has no link to calibrate"));
     }
     let kind = link(args.transport)
-        .ok_or_else(|| Failure::usage("links between hosts are not calibrated: use shm or tcp"))?;
+        .ok_or_else(|| Failure::usage("a calibration is of one kind of link: use shm or tcp"))?;
     let not_written = |error| Failure::usage(format!("{}: {error}", path.display()));
     // Beside the file, so that it takes its place in one step; and before anything is measured, so that nothing is for nothing.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -39,6 +39,7 @@ pub(crate) struct Job {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Link {
+    Auto,
     Shm,
     Tcp,
     Verbs,

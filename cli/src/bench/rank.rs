@@ -75,6 +75,7 @@ pub(crate) fn measure(
         timeout,
         join_timeout: timeout,
         transport: match job.transport {
+            Link::Auto => Transport::Auto,
             Link::Shm => Transport::Shm,
             Link::Tcp => Transport::Tcp,
             Link::Verbs => Transport::Verbs,

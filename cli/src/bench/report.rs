@@ -129,6 +129,7 @@ impl Report {
             collective: args.collective,
             ranks,
             transport: match args.transport {
+                LinkKind::Auto => "auto",
                 LinkKind::Shm => "shm",
                 LinkKind::Tcp => "tcp",
                 LinkKind::Verbs => "verbs",
