@@ -103,7 +103,11 @@ impl VerbsTransmit {
         any
     }
 
+    /// Nothing follows what has failed: the peer would take an announcement, or the next message, for what did not come.
     fn write(&mut self, pair: usize, write: &Write) {
+        if self.line.failed.is_some() {
+            return;
+        }
         let result = self.line.pairs[pair].post_write(&self.line.region, write);
         self.line.posted(result);
     }
