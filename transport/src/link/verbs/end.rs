@@ -135,6 +135,7 @@ impl End {
 
     /// Connects to the end that made the offer; what that end needs to do the same.
     pub(crate) fn accept(&mut self, theirs: &Offer) -> io::Result<Answer> {
+        self.on_one_layer(theirs)?;
         let nic = &self.nic;
         let Some((own, peer)) = gid::choose(&nic.gids, &theirs.gids) else {
             let list =
@@ -158,18 +159,25 @@ impl End {
         self.connect(&answer.offer, answer.your_gid, answer.gid)
     }
 
-    fn connect(&mut self, theirs: &Offer, own: Gid, peer: Gid) -> io::Result<()> {
+    /// Comes before GIDs are compared: between the two layers there are none in common.
+    fn on_one_layer(&self, theirs: &Offer) -> io::Result<()> {
         let nic = &self.nic;
-        if theirs.infiniband != nic.infiniband {
-            let layer = |infiniband| if infiniband { "InfiniBand" } else { "Ethernet" };
-            return Err(refused(format!(
-                "{} is on {}, the peer's {} on {}",
-                nic.name(),
-                layer(nic.infiniband),
-                theirs.nic,
-                layer(theirs.infiniband)
-            )));
+        if theirs.infiniband == nic.infiniband {
+            return Ok(());
         }
+        let layer = |infiniband| if infiniband { "InfiniBand" } else { "Ethernet" };
+        Err(refused(format!(
+            "{} is on {}, the peer's {} on {}",
+            nic.name(),
+            layer(nic.infiniband),
+            theirs.nic,
+            layer(theirs.infiniband)
+        )))
+    }
+
+    fn connect(&mut self, theirs: &Offer, own: Gid, peer: Gid) -> io::Result<()> {
+        self.on_one_layer(theirs)?;
+        let nic = &self.nic;
         if theirs.pairs.len() != self.line.pairs.len() {
             let (ours, theirs) = (self.line.pairs.len(), theirs.pairs.len());
             return Err(refused(format!("{ours} queue pairs here, {theirs} at the peer")));
