@@ -27,14 +27,24 @@ fn ends(here: &Here<'_>, between: &Between) -> io::Result<Vec<End>> {
     between.connections.iter().copied().map(end).collect()
 }
 
-/// The upper rank's first part.
+/// What the other rank says of why it cannot.
+fn refuses(why: &str) -> io::Error {
+    io::Error::other(format!("it refuses: {why}"))
+}
+
+/// The upper rank's first part; what it cannot make, the peer is told, too.
 pub(super) fn offer(here: &Here<'_>, between: &mut Between, stream: &TcpStream) -> io::Result<()> {
     if between.connections.is_empty() {
         return Ok(());
     }
-    between.ends = ends(here, between)?;
-    let offers: Vec<Offer> = between.ends.iter().map(End::offer).collect();
-    frame::send(stream, &offers)
+    let made = ends(here, between);
+    let offers: Result<Vec<Offer>, String> = match &made {
+        Ok(ends) => Ok(ends.iter().map(End::offer).collect()),
+        Err(error) => Err(error.to_string()),
+    };
+    let told = frame::send(stream, &offers);
+    between.ends = made?;
+    told
 }
 
 /// The lower rank's part; what it refuses, the peer is told, too.
@@ -42,7 +52,8 @@ pub(super) fn take(here: &Here<'_>, between: &mut Between, stream: &TcpStream) -
     if between.connections.is_empty() {
         return Ok(());
     }
-    let offers: Vec<Offer> = frame::receive(stream)?;
+    let offers: Result<Vec<Offer>, String> = frame::receive(stream)?;
+    let offers = offers.map_err(|why| refuses(&why))?;
     let accepted = (|| {
         let mut ends = ends(here, between)?;
         if offers.len() != ends.len() {
@@ -79,7 +90,7 @@ fn stream(between: &Between, deadline: Instant) -> io::Result<Option<&TcpStream>
 pub(super) fn complete(between: &mut Between, deadline: Instant) -> io::Result<()> {
     let Some(stream) = stream(between, deadline)? else { return Ok(()) };
     let answers: Result<Vec<Answer>, String> = frame::receive(stream)?;
-    let answers = answers.map_err(|why| io::Error::other(format!("it refuses: {why}")))?;
+    let answers = answers.map_err(|why| refuses(&why))?;
     if answers.len() != between.ends.len() {
         return Err(invalid("answers for another number of connections"));
     }
