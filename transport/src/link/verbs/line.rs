@@ -173,14 +173,18 @@ impl Line {
             None => Ok(()),
             Some((why, cause)) => {
                 let mut words = format!("{}: {why}", self.words);
-                // What the device says may explain it.
-                if let Some(Trouble::Suspected(also) | Trouble::Failed(also, _)) =
-                    self.ask(Watch::explain)
+                // What the device says may explain it, and then this end is the one that knows: the other hears nothing but silence.
+                let (also, explains) = match self.ask(Watch::explain) {
+                    None => (None, false),
+                    Some(Trouble::Suspected(also)) => (Some(also), true),
+                    Some(Trouble::Failed(also, cause)) => (Some(also), cause),
+                };
+                if let Some(also) = also
                     && !words.contains(&also)
                 {
                     words = format!("{words}; {also}");
                 }
-                Err(LinkError::Nic { words, cause: *cause })
+                Err(LinkError::Nic { words, cause: *cause || explains })
             }
         }
     }
