@@ -54,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) seed: Option<u64>,
     /// Contexts as of libraries before extended ones.
     pub(crate) plain: bool,
+    /// A folder that gets what the kernel shows of the devices.
+    pub(crate) sysfs: Option<PathBuf>,
     pub(crate) report: Option<PathBuf>,
     pub(crate) faults: String,
 }
@@ -89,6 +91,7 @@ impl Default for Config {
             haste: 1,
             seed: None,
             plain: false,
+            sysfs: None,
             report: None,
             faults: String::new(),
         }
@@ -183,6 +186,7 @@ impl Config {
             "HASTE" => self.haste = number::<u32>(key, text)?.max(1),
             "SEED" => self.seed = Some(number(key, text)?).filter(|seed| *seed != 0),
             "PLAIN" => self.plain = text != "0",
+            "SYSFS" => self.sysfs = Some(text.into()),
             "REPORT" => self.report = Some(text.into()),
             _ => text.clone_into(&mut self.faults),
         }
@@ -226,6 +230,7 @@ const KEYS: &[&str] = &[
     "HASTE",
     "SEED",
     "PLAIN",
+    "SYSFS",
     "REPORT",
     "FAULTS",
 ];

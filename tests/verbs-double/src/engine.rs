@@ -25,6 +25,7 @@ fn start() -> Option<Engine> {
     let config = Config::read(|name| std::env::var(name).ok(), &file);
     match config.and_then(Fabric::new) {
         Ok(fabric) => {
+            fabric.show();
             report::at_exit(&fabric);
             Some(Engine { fabric: Mutex::new(fabric), due: Condvar::new() })
         }

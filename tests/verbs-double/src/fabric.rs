@@ -12,7 +12,8 @@ use crate::device::{Device, Health};
 use crate::fault::{self, Fault, Happening, Kind};
 use crate::memory::Region;
 use crate::queue_pair::QueuePair;
-use crate::report::Counts;
+use crate::report::{self, Counts};
+use crate::sysfs;
 
 /// Where the structure lies that a caller knows an object by.
 pub(crate) type Address = usize;
@@ -94,6 +95,14 @@ impl Fabric {
             last_handle: 0,
             config,
         })
+    }
+
+    /// Shows the devices as the kernel would, where a folder is named for that.
+    pub(crate) fn show(&self) {
+        let Some(folder) = &self.config.sysfs else { return };
+        if let Err(error) = sysfs::write(folder, &self.devices) {
+            report::complain(&format!("{}: {error}", folder.display()));
+        }
     }
 
     pub(crate) fn handle(&mut self) -> u32 {
@@ -187,6 +196,7 @@ impl Fabric {
                 for gid in port.gids.iter_mut().flatten() {
                     gid.bytes[15] ^= 0x80;
                 }
+                self.show();
                 self.raise_all(number, event::GID_CHANGE, element);
             }
             Happening::DeviceFatal => {

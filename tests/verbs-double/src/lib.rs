@@ -24,5 +24,6 @@ mod ffi;
 mod memory;
 mod queue_pair;
 mod report;
+mod sysfs;
 mod wire;
 mod words;

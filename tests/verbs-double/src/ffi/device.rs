@@ -29,8 +29,11 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
 /// The structures that devices are known by; they live as long as the process.
 fn structures() -> Result<&'static [Address], Errno> {
     static STRUCTURES: OnceLock<Vec<Address>> = OnceLock::new();
-    let names: Vec<String> =
-        with(|fabric| Ok(fabric.devices.iter().map(|device| device.name.clone()).collect()))?;
+    let (names, folder) = with(|fabric| {
+        let names: Vec<String> = fabric.devices.iter().map(|device| device.name.clone()).collect();
+        let folder = fabric.config.sysfs.clone();
+        Ok((names, folder.unwrap_or_else(|| "/sys/class/infiniband".into())))
+    })?;
     Ok(STRUCTURES.get_or_init(|| {
         let structure = |(number, name): (usize, &String)| {
             give(Device {
@@ -40,7 +43,7 @@ fn structures() -> Result<&'static [Address], Errno> {
                 name: text(name),
                 dev_name: text(&format!("uverbs{number}")),
                 dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{number}")),
-                ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
+                ibdev_path: text(&folder.join(name).to_string_lossy()),
             })
         };
         names.iter().enumerate().map(structure).collect()

@@ -100,6 +100,25 @@ fn roce_tables_have_both_versions_and_holes() {
 }
 
 #[test]
+fn what_the_kernel_shows_is_shown_elsewhere_and_follows() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    let verbs = Verbs::load(&format!("LINK_LAYER=roce\nGIDS=empty,ip4-v2\nSYSFS={place}\n"));
+    let _open = verbs.open(0);
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(folder.path().join("mlx5_0").join(file));
+        text.map(|text| text.trim().to_owned()).unwrap_or_default()
+    };
+    assert_eq!(read("node_type"), "1: CA");
+    assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:0000:0000:0000");
+    assert_eq!(read("ports/1/gid_attrs/types/0"), "");
+    assert_eq!(read("ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0101");
+    assert_eq!(read("ports/1/gid_attrs/types/1"), "RoCE v2");
+    verbs.set_faults("gid-change:device=0");
+    assert_eq!(read("ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0181");
+}
+
+#[test]
 fn infiniband_ports_have_one_gid_by_their_subnet() {
     let verbs = Verbs::load("SUBNETS=3\n");
     let (kind, gid) = gids(&verbs, 0..1)[0].unwrap();

@@ -16,6 +16,12 @@ use crate::variables::Ib;
 
 /// Where the kernel shows RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
+/// Names another folder of that form, for a recorded or a made one.
+const DEVICES_VARIABLE: &str = "TOPOD_VERBS_SYSFS";
+
+fn devices() -> PathBuf {
+    std::env::var_os(DEVICES_VARIABLE).map_or_else(|| DEVICES.into(), PathBuf::from)
+}
 
 /// A port of a device that is open.
 #[derive(Debug)]
@@ -58,7 +64,8 @@ impl Nics {
     /// # Errors
     /// Without the library, and where no port is left; the error says of each what is against it.
     pub(crate) fn open(ib: &Ib) -> io::Result<Self> {
-        let ports_of = |name: &str| ports(&Path::new(DEVICES).join(name));
+        let folder = devices();
+        let ports_of = |name: &str| ports(&folder.join(name));
         let chosen = |name: &str, port: u8| {
             ib.hca.as_ref().is_none_or(|filter| filter.selects(name, u32::from(port)))
         };
@@ -80,7 +87,7 @@ impl Nics {
                     continue;
                 }
             };
-            let device = Path::new(DEVICES).join(&context.name);
+            let device = folder.join(&context.name);
             let watch = Arc::new(Watch::new(Arc::clone(&context), device.clone()));
             for port in ports_of(&context.name) {
                 let name = format!("{} port {port}", context.name);
@@ -164,7 +171,7 @@ impl Nics {
 
     /// Whether the kernel shows any RDMA device. Costs next to nothing, unlike loading the library to ask it.
     pub(crate) fn any() -> bool {
-        std::fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
+        std::fs::read_dir(devices()).is_ok_and(|mut devices| devices.next().is_some())
     }
 }
 
