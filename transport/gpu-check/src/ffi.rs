@@ -142,6 +142,17 @@ impl Gpu {
         Ok(Pinned { at: at.cast(), bytes })
     }
 
+    /// The stream, for a library that takes one.
+    pub(crate) fn stream(&self) -> *mut c_void {
+        self.stream.cast()
+    }
+
+    /// How many GPUs the driver shows.
+    pub(crate) fn count() -> Result<u32, String> {
+        let count = result::device::get_count().map_err(said("devices"))?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
     /// Waits for the stream.
     pub(crate) fn wait(&self) -> Result<(), String> {
         // SAFETY: this device's stream.
@@ -274,6 +285,14 @@ pub(crate) struct Fold<'a> {
 pub(crate) struct Memory {
     at: sys::CUdeviceptr,
     bytes: usize,
+}
+
+impl Memory {
+    /// Where it begins, for a library that takes so many bytes of it.
+    pub(crate) fn pointer(&self, bytes: usize) -> *mut c_void {
+        assert!(bytes <= self.bytes, "a library stays within its memory");
+        std::ptr::without_provenance_mut(usize::try_from(self.at).unwrap_or(0))
+    }
 }
 
 impl Drop for Memory {

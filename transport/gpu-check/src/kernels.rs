@@ -6,7 +6,7 @@ use serde::Serialize;
 use transport::{ElementType, ReduceOp};
 use transport_cuda::{SOURCES, THREADS, compile, name};
 
-use crate::Deadline;
+use crate::budget::Deadline;
 use crate::ffi::{Fold, Function, Gpu, Memory, Module};
 use crate::measure::{BATCHES, JUDGED, median_and_best, rate, repeats, sizes};
 use crate::reference::{first_difference, folded, numbers};
@@ -64,11 +64,11 @@ fn blocks(gpu: &Gpu, elements: usize, element_bytes: usize) -> u32 {
 
 /// Every kernel on numbers with everything special, ragged tails and places that are not aligned for wide loads.
 pub(crate) fn results(gpu: &Gpu, module: &Module, deadline: Deadline) -> Stage {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut missed) = (Vec::new(), Vec::new());
     let mut checked = 0_u64;
     for (element, op, name) in combinations() {
         if deadline.is_over() {
-            wrong.push(format!("{name} and those after it were not checked: no time"));
+            missed.push(format!("{name} and those after it were not checked: no time"));
             break;
         }
         let function = match gpu.function(module, &name) {
@@ -92,11 +92,7 @@ pub(crate) fn results(gpu: &Gpu, module: &Module, deadline: Deadline) -> Stage {
             }
         }
     }
-    if wrong.is_empty() {
-        Stage::passed(format!("{checked} elements as on the host"))
-    } else {
-        Stage::wrong(wrong)
-    }
+    Stage::of(wrong, missed, format!("{checked} elements as on the host"))
 }
 
 /// What is not as on the host.
@@ -231,7 +227,7 @@ fn one(
 }
 
 /// Whether each kernel reaches its share of the roof at the judged size.
-pub(crate) fn judged(traffic: &[Traffic], quick: bool) -> Stage {
+pub(crate) fn judged(traffic: &[Traffic], quick: bool, deadline: Deadline) -> Stage {
     if quick {
         return Stage::skipped("--quick: measured at small sizes, and not judged".to_owned());
     }
@@ -242,23 +238,22 @@ pub(crate) fn judged(traffic: &[Traffic], quick: bool) -> Stage {
         .filter_map(|one| Some((one.kernel.as_str(), one.of_roof?)))
         .collect();
     let expected = combinations().filter(|(_, op, _)| *op != ReduceOp::Avg).count();
-    let mut slow: Vec<String> = shares
+    let slow: Vec<String> = shares
         .iter()
         .filter(|(_, share)| *share < OF_ROOF)
         .map(|(name, share)| format!("{name}: {:.0} % of the device-to-device copy", share * 100.0))
         .collect();
+    let mut missed = Vec::new();
     if shares.len() < expected {
-        slow.push(format!("{} of {expected} kernels were measured", shares.len()));
+        missed.push(format!("{} of {expected} kernels were measured", shares.len()));
+    }
+    // Without a roof nothing can be judged, however much time there is.
+    if !missed.is_empty() && !deadline.is_over() {
+        return Stage::failed_by(slow.into_iter().chain(missed).collect());
     }
     let least = shares.iter().map(|(_, share)| *share).fold(f64::INFINITY, f64::min);
-    if slow.is_empty() {
-        Stage::passed(format!(
-            "at least {:.0} % of the device-to-device copy at 64 MiB",
-            least * 100.0
-        ))
-    } else {
-        Stage::wrong(slow)
-    }
+    let passed = format!("at least {:.0} % of the device-to-device copy at 64 MiB", least * 100.0);
+    Stage::of(slow, missed, passed)
 }
 
 /// How long a launch takes that has nothing to do, when many follow each other.

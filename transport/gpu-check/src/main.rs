@@ -4,26 +4,37 @@
 //!   probe ──▶ what NVML says, beside nvidia-smi and the CUDA driver
 //!   copies ──▶ host to device, device to host, pinned and pageable; device to device is the roof
 //!   kernels ──▶ every reduction: results beside the host's arithmetic, then traffic beside the roof
-//!          └──▶ JSON report, summary, and what one GPU cannot show
+//!   collectives ──▶ ranks as processes, on one GPU or a GPU each: every element checked, then rates; NCCL beside them where it is
+//!          └──▶ JSON report, summary, and what this could not show
 //! ```
 //!
-//! Exit codes: 0 all that ran passed; 1 something is wrong; 2 the command line is; 3 there is no GPU to check, or no driver or kernels for it.
+//! Exit codes: 0 all that ran passed; 1 something is wrong; 2 the command line is; 3 there is no GPU to check, or no driver or kernels for it;
+//! 4 what ran passed, and the time was over before the end.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
+mod budget;
+mod command;
 mod compare;
 mod ffi;
+mod folder;
+mod group;
 mod kernels;
 mod measure;
+mod nccl;
 mod reference;
 mod report;
+mod smi_text;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 
-use crate::report::{Report, Stage};
+use crate::budget::{Budget, Deadline};
+use crate::folder::Folder;
+use crate::group::{Part, Shares, Work};
+use crate::report::{Collectives, Report, Stage};
 
 /// Checks the transport's kernels and the probe on one GPU, and measures them.
 #[derive(Debug, Parser)]
@@ -35,7 +46,10 @@ pub(crate) struct Arguments {
     /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "topod-gpu-check.json")]
     json: PathBuf,
-    /// Seconds after which nothing new is begun
+    /// Ranks that share the GPU in collectives, where there is only one; where there are several, each has a rank
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    ranks: u32,
+    /// Seconds after which nothing new is begun; each stage has its share of them
     #[arg(long, default_value_t = 420, value_name = "SECONDS")]
     limit: u64,
     /// Small sizes and few repetitions: checks results, measures nothing to rely on
@@ -49,19 +63,24 @@ pub(crate) struct Arguments {
     compile: Option<u32>,
 }
 
-/// Until when stages may begin.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Instant);
-
-impl Deadline {
-    pub(crate) fn is_over(self) -> bool {
-        Instant::now() >= self.0
-    }
+/// Where each stage's share of the time ends, in hundredths of it.
+mod share {
+    pub(crate) const PROBE: u32 = 10;
+    pub(crate) const COPIES: u32 = 25;
+    pub(crate) const RESULTS: u32 = 40;
+    pub(crate) const TRAFFIC: u32 = 55;
+    pub(crate) const COLLECTIVES_CHECKED: u32 = 75;
+    pub(crate) const COLLECTIVES: u32 = 88;
+    pub(crate) const NCCL: u32 = 100;
 }
 
 fn main() -> ExitCode {
     // NVML is asked in a child of this program, which this serves where it is that child.
     if let Some(code) = daemon::probe::nvml_child::serve() {
+        return code;
+    }
+    // So are ranks of the collectives.
+    if let Some(code) = group::serve() {
         return code;
     }
     let arguments = Arguments::parse();
@@ -99,43 +118,104 @@ fn compile(capability: u32, file: &std::path::Path) -> ExitCode {
 
 /// Everything; an error only where nothing can be checked at all.
 fn check(arguments: &Arguments) -> Result<Report, String> {
-    let start = Instant::now();
-    let deadline = Deadline(start + Duration::from_secs(arguments.limit));
+    let budget = Budget::new(Duration::from_secs(arguments.limit));
     let gpu = ffi::Gpu::open(arguments.device)?;
-    let mut report = Report::new(&gpu, arguments.quick)?;
-    report.stage("probe", compare::probe_stage(&gpu));
+    let gpus = ffi::Gpu::count()?;
+    let folder = Folder::new()?;
+    let mut report = Report::new(&gpu, gpus, arguments.quick)?;
+    let probed = compare::probe_stage(&gpu, &folder, budget.until(share::PROBE));
+    report.stage("probe", probed);
+    let deadline = budget.until(share::COPIES);
     let measured = copies(&gpu, arguments, deadline, &mut report.copies);
     report.stage("copies", measured);
     let roof = measure::roof(&report.copies);
-    let module = kernels::load(&gpu, arguments.ptx.as_deref());
-    match module {
+    let missing = match kernels::load(&gpu, arguments.ptx.as_deref()) {
         Ok((module, how)) => {
             report.kernels_from = Some(how);
-            let results = kernels::results(&gpu, &module, deadline);
+            let results = kernels::results(&gpu, &module, budget.until(share::RESULTS));
             report.stage("kernel results", results);
+            let deadline = budget.until(share::TRAFFIC);
             let traffic = kernels::traffic(&gpu, &module, arguments.quick, roof, deadline);
             match traffic {
                 Ok(traffic) => {
-                    report.stage("kernel traffic", kernels::judged(&traffic, arguments.quick));
+                    let judged = kernels::judged(&traffic, arguments.quick, deadline);
+                    report.stage("kernel traffic", judged);
                     report.kernels = traffic;
                 }
                 Err(why) => report.stage("kernel traffic", Stage::failed(why)),
             }
             let launched = kernels::launches(&gpu, &module, &mut report.launch_microseconds);
             report.stage("kernel launches", launched);
+            None
         }
         Err(why) => {
             for name in ["kernel results", "kernel traffic", "kernel launches"] {
                 report.stage(name, Stage::skipped(why.clone()));
             }
+            Some(why)
+        }
+    };
+    // The ranks have it from here on: it may be one that serves a single process.
+    drop(gpu);
+    match missing {
+        None => between_ranks(arguments, budget, &mut report),
+        Some(why) => {
+            for name in BETWEEN_RANKS {
+                report.stage(name, Stage::skipped(why.clone()));
+            }
         }
     }
-    // Not run by this build, and said so: what is not listed would pass for done.
-    for name in ["collectives", "nccl"] {
-        report.stage(name, Stage::skipped("this build does not run it".to_owned()));
-    }
-    report.seconds = start.elapsed().as_secs_f64();
+    report.seconds = budget.spent().as_secs_f64();
     Ok(report)
+}
+
+/// The stages that ranks are for.
+const BETWEEN_RANKS: [&str; 3] = ["collectives", "memory between ranks", "nccl"];
+
+/// Collectives of the transport and of NCCL between processes.
+fn between_ranks(arguments: &Arguments, budget: Budget, report: &mut Report) {
+    let devices = group::devices(arguments.device, report.gpus, arguments.ranks);
+    let shares = |check, all| Shares { check: budget.until(check), all: budget.until(all) };
+    let part = Part {
+        work: Work::Collectives,
+        rank: 0,
+        ranks: 0,
+        device: 0,
+        shared: false,
+        folder: PathBuf::new(),
+        ptx: arguments.ptx.clone(),
+        quick: arguments.quick,
+        check: Duration::ZERO,
+        all: Duration::ZERO,
+    };
+    let of_collectives = shares(share::COLLECTIVES_CHECKED, share::COLLECTIVES);
+    if of_collectives.all.is_over() {
+        for name in BETWEEN_RANKS {
+            report.stage(name, Stage::stopped(vec!["it was not begun: no time".to_owned()]));
+        }
+        return;
+    }
+    match group::run(&part, &devices, of_collectives) {
+        Ok(outcome) => {
+            let passed = format!(
+                "{} elements as they must be, on {} ranks; {} rates",
+                outcome.checked,
+                devices.len(),
+                outcome.rates.len()
+            );
+            report.stage("collectives", outcome.stage(passed));
+            report.stage("memory between ranks", outcome.reach());
+            report.collectives = Some(Collectives::new(&devices, &outcome));
+        }
+        Err(why) => {
+            report.stage("collectives", Stage::failed(why.clone()));
+            report.stage("memory between ranks", Stage::skipped(why));
+        }
+    }
+    let ours = report.collectives.as_ref().map(Collectives::rates).unwrap_or_default();
+    let of_nccl = shares(share::NCCL, share::NCCL);
+    let stage = nccl::stage((&part, of_nccl), &devices, ours, &mut report.nccl);
+    report.stage("nccl", stage);
 }
 
 fn copies(
@@ -145,13 +225,9 @@ fn copies(
     into: &mut Vec<measure::Copy>,
 ) -> Stage {
     match measure::copies(gpu, arguments.quick, deadline) {
-        Ok((copies, wrong)) => {
-            *into = copies;
-            if wrong.is_empty() {
-                Stage::passed(format!("{} rates", into.len()))
-            } else {
-                Stage::wrong(wrong)
-            }
+        Ok(measured) => {
+            *into = measured.copies;
+            Stage::of(measured.wrong, measured.missed, format!("{} rates", into.len()))
         }
         Err(why) => Stage::failed(why),
     }
@@ -165,5 +241,9 @@ fn finish(arguments: &Arguments, report: &Report) -> ExitCode {
         return ExitCode::from(2);
     }
     println!("report: {}", arguments.json.display());
-    if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match (report.is_good(), report.is_whole()) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(4),
+        (true, true) => ExitCode::SUCCESS,
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::Deadline;
+use crate::budget::Deadline;
 use crate::ffi::Gpu;
 
 /// Bytes of the size that kernels are judged at.
@@ -59,17 +59,22 @@ pub(crate) fn roof(copies: &[Copy]) -> Option<f64> {
     fit.max_by_key(|copy| copy.bytes).map(|copy| 2.0 * copy.median_gb_per_s)
 }
 
-/// All ways at all sizes, and what did not arrive as it was sent.
-pub(crate) fn copies(
-    gpu: &Gpu,
-    quick: bool,
-    deadline: Deadline,
-) -> Result<(Vec<Copy>, Vec<String>), String> {
-    let mut copies = Vec::new();
-    let mut wrong = Vec::new();
+/// What was measured of copies.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    pub(crate) copies: Vec<Copy>,
+    /// What did not arrive as it was sent.
+    pub(crate) wrong: Vec<String>,
+    /// Sizes that were left out.
+    pub(crate) missed: Vec<String>,
+}
+
+/// All ways at all sizes.
+pub(crate) fn copies(gpu: &Gpu, quick: bool, deadline: Deadline) -> Result<Copies, String> {
+    let Copies { mut copies, mut wrong, mut missed } = Copies::default();
     for bytes in sizes(quick) {
         if deadline.is_over() || gpu.free_bytes()? < 3 * bytes as u64 {
-            wrong.push(format!("{bytes} bytes were not measured: no time, or no memory"));
+            missed.push(format!("{bytes} bytes were not measured: no time, or no memory"));
             continue;
         }
         let repeats = repeats(bytes, quick);
@@ -110,7 +115,7 @@ pub(crate) fn copies(
             wrong.push(format!("{bytes} bytes of pinned memory came back changed"));
         }
     }
-    Ok((copies, wrong))
+    Ok(Copies { copies, wrong, missed })
 }
 
 /// Bytes of which no two pages are alike.

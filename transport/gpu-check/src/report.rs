@@ -1,23 +1,34 @@
 //! The report: what was done, what it showed, and what it could not.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use crate::ffi::Gpu;
+use crate::group::{self, Rate};
 use crate::kernels::Traffic;
 use crate::measure::{Copy, roof};
+use crate::nccl::Compared;
 
 /// Version of the report's keys.
 const SCHEMA: u32 = 1;
 
-/// What no run on a single GPU tells. Said in every report, so that nobody takes one for more.
-const CANNOT_SHOW: [&str; 6] = [
+/// What no run on a single GPU tells. Said in every such report, so that nobody takes one for more.
+const ONE_GPU_CANNOT_SHOW: [&str; 7] = [
     "links between GPUs: NVLink, NVSwitch, PCIe peer copies, their rates and their errors",
     "IPC between different devices, and peer access",
     "how memory written by one GPU is ordered for another: LL and LL128 stay off by default",
     "GPUDirect RDMA, NICs, and anything between hosts",
-    "rates of collectives over links: ranks that share a GPU share its memory",
+    "rates of collectives over links: ranks that share a GPU share its memory and take turns on it",
+    "NCCL beside the transport: it refuses two ranks on one GPU",
+    "the loss of one GPU while others live",
+];
+
+/// What no run on a single host tells.
+const ONE_HOST_CANNOT_SHOW: [&str; 3] = [
+    "GPUDirect RDMA, NICs, and anything between hosts",
+    "rates along a plan of this machine: the ranks' rings are even, in the order of CUDA's numbers",
     "the loss of one GPU while others live",
 ];
 
@@ -30,6 +41,8 @@ pub(crate) enum Outcome {
     Wrong,
     /// It did not run to its end.
     Failed,
+    /// Its share of the time was over before its end; what it came to is right.
+    Stopped,
     /// It was not begun, or says nothing: never a pass.
     Skipped,
 }
@@ -59,6 +72,29 @@ impl Stage {
         Self::new(Outcome::Failed, vec![why])
     }
 
+    pub(crate) fn failed_by(causes: Vec<String>) -> Self {
+        Self::new(Outcome::Failed, causes)
+    }
+
+    /// What there was no time for.
+    pub(crate) fn stopped(missed: Vec<String>) -> Self {
+        Self::new(Outcome::Stopped, missed)
+    }
+
+    /// It ran, and could not show what it is for.
+    pub(crate) fn unshown(why: Vec<String>) -> Self {
+        Self::new(Outcome::Skipped, why)
+    }
+
+    /// Wrong where anything is, else stopped where anything was missed.
+    pub(crate) fn of(wrong: Vec<String>, missed: Vec<String>, passed: String) -> Self {
+        match (wrong.is_empty(), missed.is_empty()) {
+            (true, true) => Self::passed(passed),
+            (true, false) => Self::stopped(missed),
+            (false, _) => Self::wrong(wrong.into_iter().chain(missed).collect()),
+        }
+    }
+
     pub(crate) fn skipped(why: String) -> Self {
         Self::new(Outcome::Skipped, vec![why])
     }
@@ -78,8 +114,61 @@ pub(crate) struct Report {
     pub(crate) kernels_from: Option<String>,
     /// From one launch to the next of a kernel that has nothing to do.
     pub(crate) launch_microseconds: Option<f64>,
-    cannot_show: [&'static str; 6],
+    /// GPUs that ranks had; all ranks share one where there is no other.
+    pub(crate) gpus: u32,
+    pub(crate) collectives: Option<Collectives>,
+    pub(crate) nccl: Option<Compared>,
+    cannot_show: Vec<&'static str>,
     pub(crate) seconds: f64,
+}
+
+/// The transport's collectives between processes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Collectives {
+    ranks: usize,
+    /// CUDA's numbers of the ranks' GPUs.
+    devices: Vec<u32>,
+    /// Rings of the plan, which is even: made without looking at the machine.
+    channels: u32,
+    /// From rank to rank, by the way that bytes take.
+    ways: BTreeMap<String, usize>,
+    /// Why not straight into the other's memory.
+    why: BTreeSet<String>,
+    elements_checked: u64,
+    rates: Vec<Rate>,
+}
+
+impl Collectives {
+    pub(crate) fn new(devices: &[u32], outcome: &group::Outcome) -> Self {
+        let shared = devices.windows(2).all(|pair| pair[0] == pair[1]);
+        Self {
+            ranks: devices.len(),
+            devices: devices.to_vec(),
+            channels: group::channels(shared),
+            ways: outcome.ways.clone(),
+            why: outcome.why.clone(),
+            elements_checked: outcome.checked,
+            rates: outcome.rates.clone(),
+        }
+    }
+
+    pub(crate) fn rates(&self) -> &[Rate] {
+        &self.rates
+    }
+
+    /// A line for each rate.
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.rates.iter().map(|rate| {
+            format!(
+                "{:<14} {:>10} bytes {:>10.1} us {:>8.2} GB/s algbw {:>8.2} GB/s busbw",
+                rate.collective.as_str(),
+                rate.bytes,
+                rate.median_microseconds,
+                rate.algbw_gb_per_s,
+                rate.busbw_gb_per_s
+            )
+        })
+    }
 }
 
 /// The GPU, as the CUDA driver tells.
@@ -97,7 +186,7 @@ struct Described {
 }
 
 impl Report {
-    pub(crate) fn new(gpu: &Gpu, quick: bool) -> Result<Self, String> {
+    pub(crate) fn new(gpu: &Gpu, gpus: u32, quick: bool) -> Result<Self, String> {
         let gpu = Described {
             name: gpu.name()?,
             bus_id: gpu.bus_id()?,
@@ -117,7 +206,14 @@ impl Report {
             kernels: Vec::new(),
             kernels_from: None,
             launch_microseconds: None,
-            cannot_show: CANNOT_SHOW,
+            gpus,
+            collectives: None,
+            nccl: None,
+            cannot_show: if gpus > 1 {
+                ONE_HOST_CANNOT_SHOW.to_vec()
+            } else {
+                ONE_GPU_CANNOT_SHOW.to_vec()
+            },
             seconds: 0.0,
         })
     }
@@ -130,6 +226,11 @@ impl Report {
     pub(crate) fn is_good(&self) -> bool {
         let bad = |stage: &Stage| matches!(stage.outcome, Outcome::Wrong | Outcome::Failed);
         !self.stages.iter().any(bad)
+    }
+
+    /// Whether nothing was left out for want of time.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.stages.iter().any(|stage| stage.outcome == Outcome::Stopped)
     }
 
     pub(crate) fn json(&self) -> String {
@@ -155,16 +256,17 @@ impl Report {
                 Outcome::Passed => "passed",
                 Outcome::Wrong => "WRONG",
                 Outcome::Failed => "FAILED",
+                Outcome::Stopped => "stopped: no time",
                 Outcome::Skipped => "skipped",
             };
-            let _ = writeln!(text, "{:<16} {word}", stage.name);
+            let _ = writeln!(text, "{:<22} {word}", stage.name);
             for detail in stage.details.iter().take(8) {
-                let _ = writeln!(text, "                 {detail}");
+                let _ = writeln!(text, "                       {detail}");
             }
             if stage.details.len() > 8 {
                 let _ = writeln!(
                     text,
-                    "                 and {} more in the report",
+                    "                       and {} more in the report",
                     stage.details.len() - 8
                 );
             }
@@ -175,11 +277,24 @@ impl Report {
                 "device to device: {roof:.1} GB/s of traffic, the roof of a reduction"
             );
         }
+        if let Some(collectives) = &self.collectives {
+            let of = if self.gpus > 1 { "a GPU each" } else { "one GPU for all" };
+            let _ = writeln!(text, "collectives of {} ranks, {of}:", collectives.ranks);
+            collectives.lines().for_each(|line| {
+                let _ = writeln!(text, "  {line}");
+            });
+        }
+        if let Some(compared) = &self.nccl {
+            compared.lines().for_each(|line| {
+                let _ = writeln!(text, "  {line}");
+            });
+        }
         if self.quick {
             let _ = writeln!(text, "--quick: the rates are of small sizes and say nothing");
         }
-        let _ = writeln!(text, "{:.0} s. One GPU does not show:", self.seconds);
-        for what in self.cannot_show {
+        let what = if self.gpus > 1 { "One host" } else { "One GPU" };
+        let _ = writeln!(text, "{:.0} s. {what} does not show:", self.seconds);
+        for what in &self.cannot_show {
             let _ = writeln!(text, "  - {what}");
         }
         text

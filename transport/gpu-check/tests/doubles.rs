@@ -37,6 +37,38 @@ const QUERY: &str = r#"<?xml version="1.0" ?>
 </nvidia_smi_log>
 "#;
 
+/// The same for people.
+const TEXT: &str = "
+==============NVSMI LOG==============
+
+Timestamp                                 : Tue Mar  5 10:00:00 2024
+Driver Version                            : 550.54.15
+CUDA Version                              : 12.4
+
+Attached GPUs                             : 1
+GPU 00000000:1B:00.0
+    Product Name                          : NVIDIA H100 PCIe
+    GPU UUID                              : GPU-5d1f1c2e-0000-4000-8000-00000000001b
+    FB Memory Usage
+        Total                             : 81559 MiB
+";
+
+/// Two GPUs, of which the CUDA driver alone is told.
+const PAIR: &str = r#"{
+  "driver_version": "550.54.15",
+  "devices": [
+    { "uuid": "GPU-5d1f1c2e-0000-4000-8000-00000000001b", "name": "NVIDIA H100 PCIe", "bus_id": "0000:1b:00.0",
+      "pci_device_id": 590418142, "minor": 0, "memory_total": 85520809984, "compute_capability": [9, 0],
+      "pcie": { "max_generation": 5, "device_max_generation": 5, "max_width": 16, "current_generation": 5, "current_width": 16 },
+      "nvlinks": [] },
+    { "uuid": "GPU-5d1f1c2e-0000-4000-8000-0000000000b1", "name": "NVIDIA H100 PCIe", "bus_id": "0000:b1:00.0",
+      "pci_device_id": 590418142, "minor": 1, "memory_total": 85520809984, "compute_capability": [9, 0],
+      "pcie": { "max_generation": 5, "device_max_generation": 5, "max_width": 16, "current_generation": 5, "current_width": 16 },
+      "nvlinks": [] } ],
+  "pairs": [],
+  "faults": []
+}"#;
+
 const MATRIX: &str =
     "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tN/A\tN/A\t\tN/A\n";
 
@@ -63,13 +95,40 @@ impl Stage {
         let stage = Self { folder, kernels };
         stage.write("nvml-scenario.json", SCENARIO);
         stage.write("query", QUERY);
+        stage.write("text", TEXT);
+        stage.write("pair.json", PAIR);
         stage.write("matrix", MATRIX);
-        let script = "#!/bin/sh\nfolder=$(dirname \"$0\")\ncase \"$1\" in\n-q) cat \"$folder/query\" ;;\n\
-                      topo) cat \"$folder/matrix\" ;;\n*) exit 1 ;;\nesac\n";
+        let script = "#!/bin/sh\nfolder=$(dirname \"$0\")\ncase \"$*\" in\n'-q -x') cat \"$folder/query\" ;;\n-q) cat \"$folder/text\" ;;\n\
+                      'topo -m') cat \"$folder/matrix\" ;;\n*) exit 1 ;;\nesac\n";
         stage.write("nvidia-smi", script);
         fs::set_permissions(stage.path("nvidia-smi"), fs::Permissions::from_mode(0o755)).unwrap();
         stage.write("kernels.ptx", &ptx());
         Some(stage)
+    }
+
+    /// Puts the double of NCCL where its library is looked for.
+    fn with_nccl(&self) {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nccl/double.c");
+        let built = Command::new("cc")
+            .args(["-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-o"])
+            .arg(self.path("libnccl.so.2"))
+            .args([source, "-ldl"])
+            .status();
+        assert!(built.unwrap().success());
+    }
+
+    /// What every process of a run left behind, by the double's account: nothing.
+    #[track_caller]
+    fn nothing_is_left(&self, processes: usize) {
+        let told = fs::read_to_string(self.path("left")).unwrap();
+        assert_eq!(told.lines().count(), processes, "{told}");
+        for line in told.lines() {
+            let left: Value = serde_json::from_str(line).unwrap();
+            for (what, count) in left["left"].as_object().unwrap() {
+                assert_eq!(count, 0, "{what}: {left}");
+            }
+            assert_eq!(left["freed_while_open"], 0, "{left}");
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -134,8 +193,11 @@ fn a_good_host() {
     for stage in ["probe", "copies", "kernel results", "kernel launches"] {
         assert_eq!(outcome(&report, stage).0, "passed", "{stage}: {}", outcome(&report, stage).1);
     }
-    // Small sizes are not judged, and that is no pass.
-    for stage in ["kernel traffic", "collectives", "nccl"] {
+    for stage in ["collectives", "memory between ranks"] {
+        assert_eq!(outcome(&report, stage).0, "passed", "{stage}: {}", outcome(&report, stage).1);
+    }
+    // Small sizes are not judged, and that is no pass. Nor is a library that is missing.
+    for stage in ["kernel traffic", "nccl"] {
         assert_eq!(outcome(&report, stage).0, "skipped", "{stage}");
     }
     assert_eq!(report["copies"].as_array().unwrap().len(), 2 * 5);
@@ -143,13 +205,111 @@ fn a_good_host() {
     let folds =
         transport_cuda::names().iter().filter(|name| name.starts_with("topod_fold_")).count();
     assert_eq!(report["kernels"].as_array().unwrap().len(), folds + 5);
+    let collectives = &report["collectives"];
+    assert_eq!((&collectives["ranks"], &collectives["devices"]), (&4.into(), &vec![0; 4].into()));
+    // From each of four ranks to each other.
+    assert_eq!(collectives["ways"], serde_json::json!({ "peer": 12 }));
+    assert_eq!(collectives["rates"].as_array().unwrap().len(), 6 * 2);
+    assert!(collectives["elements_checked"].as_u64().unwrap() > 1_000_000, "{collectives}");
     assert!(report["cannot_show"].as_array().unwrap().len() > 3);
     assert!(text.contains("One GPU does not show:") && text.contains("NVLink"), "{text}");
-    // The program gives back what it takes.
-    let left = fs::read_to_string(stage.path("left")).unwrap();
-    let left: Value = serde_json::from_str(left.lines().next().unwrap()).unwrap();
-    for (what, count) in left["left"].as_object().unwrap() {
-        assert_eq!(count, 0, "{what}: {left}");
+    // The program gives back what it takes, and so do its ranks.
+    stage.nothing_is_left(5);
+}
+
+/// NCCL refuses ranks that share a GPU: that is told, and one rank alone is no comparison.
+#[test]
+fn nccl_on_one_gpu_is_no_comparison() {
+    let Some(stage) = Stage::new() else { return };
+    stage.with_nccl();
+    let (output, report) = stage.run(&[], &["--ranks", "2"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let report = report.unwrap();
+    let (outcome, details) = outcome(&report, "nccl");
+    assert_eq!(outcome, "skipped", "{details}");
+    assert!(details.contains("Duplicate GPU detected"), "{details}");
+    assert!(details.contains("one rank alone gives right results"), "{details}");
+    let nccl = &report["nccl"];
+    assert_eq!(nccl["version"], "2.21.5");
+    assert!(nccl["refused"].as_str().unwrap().contains("invalid usage"), "{nccl}");
+    assert_eq!(nccl["ratios"], serde_json::json!([]));
+    assert!(nccl["not_shown"].to_string().contains("between ranks"), "{nccl}");
+}
+
+/// A GPU for each rank: all of them are used, and NCCL is compared with, whose results are looked at too.
+#[test]
+fn several_gpus_are_all_used_and_nccl_is_compared_with() {
+    let Some(stage) = Stage::new() else { return };
+    stage.with_nccl();
+    let pair = stage.path("pair.json");
+    let scenario = ("TOPOD_CUDA_DOUBLE_NVML_SCENARIO", pair.as_path());
+    let (output, report) = stage.run(&[scenario], &[]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    let report = report.unwrap();
+    assert_eq!(report["collectives"]["devices"], serde_json::json!([0, 1]));
+    for stage in ["collectives", "memory between ranks", "nccl"] {
+        assert_eq!(outcome(&report, stage).0, "passed", "{stage}: {}", outcome(&report, stage).1);
+    }
+    let ratios = report["nccl"]["ratios"].as_array().unwrap();
+    let compared: Vec<_> = ratios.iter().map(|r| (&r["collective"], r["bytes"].as_u64())).collect();
+    assert_eq!(compared.len(), 2 * 2, "two collectives at two sizes: {compared:?}");
+    for ratio in ratios {
+        let number = |key: &str| ratio[key].as_f64().unwrap();
+        let expected = number("ours_gb_per_s") / number("nccl_gb_per_s");
+        assert!((number("ratio") - expected).abs() <= 1e-9 * expected, "{ratio}");
+    }
+    assert!(text.contains("One host does not show:") && !text.contains("One GPU"), "{text}");
+    let wrong = [scenario, ("NCCL_DOUBLE_WRONG", Path::new("1"))];
+    let (output, report) = stage.run(&wrong, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = report.unwrap();
+    let (outcome, details) = outcome(&report, "nccl");
+    assert_eq!(outcome, "wrong", "{details}");
+    assert!(details.contains("NCCL's all-reduce: element 0"), "{details}");
+}
+
+/// Where no handle opens, results are right by the host's memory, and what was to be shown is not passed.
+#[test]
+fn memory_that_other_processes_may_not_open_is_told() {
+    let Some(stage) = Stage::new() else { return };
+    let (output, report) =
+        stage.run(&[("TOPOD_CUDA_DOUBLE_FAULTS", Path::new("ipc:open"))], &["--ranks", "2"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let report = report.unwrap();
+    assert_eq!(outcome(&report, "collectives").0, "passed");
+    let (outcome, details) = outcome(&report, "memory between ranks");
+    assert_eq!(outcome, "skipped", "{details}");
+    assert!(details.contains("0 of 2 ways") && details.contains("cuIpcOpenMemHandle"), "{details}");
+    assert_eq!(report["collectives"]["ways"], serde_json::json!({ "staged": 2 }));
+}
+
+/// The device is gone while ranks are in a collective: every rank ends, and the words say whose device it was.
+#[test]
+fn a_device_that_is_lost_in_a_collective_is_told() {
+    let Some(stage) = Stage::new() else { return };
+    // The program itself has some 6,600 operations on its device, a rank four times as many: of each process so many go.
+    let fault = ("TOPOD_CUDA_DOUBLE_FAULTS", Path::new("lost:device=0,after=12000"));
+    let (output, report) = stage.run(&[fault], &["--ranks", "2"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = report.unwrap();
+    assert_eq!(outcome(&report, "kernel results").0, "passed", "the program's own device lives");
+    let (outcome, details) = outcome(&report, "collectives");
+    assert_eq!(outcome, "failed", "{details}");
+    assert!(details.contains("CUDA_ERROR_LAUNCH_FAILED"), "{details}");
+    assert!(details.contains("0000:1b:00.0"), "{details}");
+}
+
+/// No stage passes that had no time.
+#[test]
+fn without_time_nothing_passes() {
+    let Some(stage) = Stage::new() else { return };
+    let (output, report) = stage.run(&[], &["--limit", "0"]);
+    // nvidia-smi is not waited for, so the probe fails unless it was that quick.
+    assert!(matches!(output.status.code(), Some(1 | 4)), "{output:?}");
+    let report = report.unwrap();
+    for stage in ["copies", "kernel results", "collectives", "memory between ranks", "nccl"] {
+        assert_eq!(outcome(&report, stage).0, "stopped", "{stage}: {}", outcome(&report, stage).1);
     }
 }
 
@@ -204,6 +364,9 @@ fn wrong_results_are_found() {
     let (outcome, details) = outcome(&report, "kernel results");
     assert_eq!(outcome, "wrong");
     assert!(details.contains("topod_fold_f32_prod") && !details.contains("_sum "), "{details}");
+    let (outcome, details) = self::outcome(&report, "collectives");
+    assert_eq!(outcome, "wrong");
+    assert!(details.contains("all-reduce, prod") && !details.contains(", sum"), "{details}");
 }
 
 #[test]
