@@ -1,29 +1,13 @@
 //! The kernels compile by NVRTC and assemble by ptxas for every compute capability that is promised, without a GPU.
-//!
-//! Both come from NVIDIA's packages: `cargo xtask ci` puts them under `target/cuda` where it can. `TOPOD_CUDA_PACKAGES` names
-//! another folder that holds them.
 #![expect(clippy::print_stdout, reason = "tests say what they skip and what they measured")]
-#![expect(unsafe_code, reason = "loads a library")]
 
-use std::path::{Path, PathBuf};
+mod packages;
+
 use std::process::Command;
 
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use transport_cuda::{CAPABILITIES, compile, is_here, names};
 
-fn find(folder: &Path, file: &str) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let here = files.into_iter().find(|path| path.file_name().is_some_and(|name| name == file));
-    here.or_else(|| folders.iter().find_map(|folder| find(folder, file)))
-}
-
-fn packages() -> PathBuf {
-    std::env::var_os("TOPOD_CUDA_PACKAGES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cuda"),
-        PathBuf::from,
-    )
-}
+use packages::{COMPILER, load, wanted};
 
 /// Registers of each kernel, and bytes spilled.
 fn used(report: &str) -> Vec<(u32, u32)> {
@@ -37,20 +21,10 @@ fn used(report: &str) -> Vec<(u32, u32)> {
     spills.zip(registers).filter_map(pair).collect()
 }
 
-/// Makes a library that lies in no system folder one that is found by its name: one that is loaded has its name taken.
-fn load(file: PathBuf) {
-    // SAFETY: Initialisers of NVIDIA's compiler do nothing but set it up.
-    let loaded = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }.unwrap();
-    std::mem::forget(loaded);
-}
-
 #[test]
 fn every_kernel_compiles_and_assembles() {
-    let packages = packages();
-    let wanted = ["libnvrtc-builtins.so.12.9", "libnvrtc.so.12", "ptxas"];
-    let found: Vec<PathBuf> = wanted.iter().filter_map(|file| find(&packages, file)).collect();
-    let Ok([builtins, compiler, assembler]) = <[PathBuf; 3]>::try_from(found) else {
-        println!("skipped: not all of {} below {}", wanted.join(", "), packages.display());
+    let [builtins, compiler] = COMPILER;
+    let Some([builtins, compiler, assembler]) = wanted([builtins, compiler, "ptxas"]) else {
         return;
     };
     load(builtins);

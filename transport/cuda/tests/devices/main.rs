@@ -10,5 +10,8 @@ mod double;
 mod faults;
 mod group;
 mod number;
+mod nvrtc;
 mod objects;
+#[path = "../packages/mod.rs"]
+mod packages;
 mod processes;
