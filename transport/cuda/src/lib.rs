@@ -24,8 +24,8 @@
 //! **No GPU has run any of this yet.** The kernels compile and assemble for compute capabilities 7.0 to 12.0, and their arithmetic is checked
 //! on a host. Everything else runs over a double of libcuda that was written from the public headers by somebody who did not see this code:
 //! every collective, element type and operation among 1 to 8 ranks, in and out of place, as threads and as processes, through peers' memory,
-//! the host's, and between pretended hosts; what is lost, refused, silent or killed. NVRTC's own output is loaded there, but the double
-//! runs the host's build of the kernels under its names.
+//! the host's, and between pretended hosts; along rings and trees and in every kind of rounds a plan can name; what is lost, refused, silent
+//! or killed. NVRTC's own output is loaded there, but the double runs the host's build of the kernels under its names.
 //!
 //! What a double cannot show, and a run on hardware must: that words and data become visible in the order the reference promises, over NVLink
 //! and PCIe; how streams share the hardware's queues (the order of enqueuing is chosen so that any sharing is free of deadlock); every rate. To

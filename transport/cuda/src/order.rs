@@ -96,6 +96,7 @@ mod tests {
     use topology::schedule::{Op, Program};
     use topology::{Collective, Rank};
     use transport::even::{full_plan, tree_plan};
+    use transport::schedule::rounds::{Rounds, in_rounds};
     use transport::schedule::{MIN_SLOTS, Sizing, schedule};
 
     use super::*;
@@ -177,6 +178,29 @@ mod tests {
             }
         }
         assert!(checked > 200, "{checked}");
+    }
+
+    #[test]
+    fn rounds_run_with_one_queue_a_rank() {
+        let sizing = Sizing::new(4, 256).unwrap();
+        let collectives = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
+        let kinds = Rounds::ALL.into_iter().flat_map(|kind| collectives.map(|c| (kind, c)));
+        let mut checked = 0;
+        for (kind, collective) in kinds.filter(|(kind, c)| kind.runs(*c)) {
+            for (ranks, count) in [(2, 7), (3, 1000), (5, 64), (6, 3000), (8, 5000)] {
+                let made = in_rounds(kind, collective, ranks, count, sizing).unwrap();
+                for slots in [MIN_SLOTS, 4] {
+                    let what = format!("{kind} {collective} of {count} among {ranks}");
+                    let orders = order(&made, slots).unwrap_or_else(|_| panic!("{what}: stuck"));
+                    for (program, order) in made.programs.iter().zip(&orders) {
+                        follows_dependencies(program, order);
+                    }
+                    assert!(runs_in_single_queues(&made, &orders, slots), "{what}");
+                    checked += 1;
+                }
+            }
+        }
+        assert_eq!(checked, 12 * 5 * 2);
     }
 
     fn follows_dependencies(program: &Program, order: &[Turn]) {

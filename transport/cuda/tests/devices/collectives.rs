@@ -21,7 +21,7 @@ pub(crate) struct Side<'a> {
     rank: usize,
     ranks: usize,
     /// Elements before each memory, which leave it unaligned for wide loads.
-    ahead: usize,
+    pub(crate) ahead: usize,
 }
 
 impl<'a> Side<'a> {
@@ -70,7 +70,7 @@ impl<'a> Side<'a> {
         same(&from.read(), &expected, &format!("all-reduce in place, {op} of {count} {}", T::TYPE));
     }
 
-    fn reduce_scatter<T: Number>(&mut self, count: usize, op: ReduceOp) {
+    pub(crate) fn reduce_scatter<T: Number>(&mut self, count: usize, op: ReduceOp) {
         let own = self.shard(count);
         let expected: Vec<T> = own.clone().map(|place| combined(self.ranks, place, op)).collect();
         let input = self.input::<T>(count, op);
@@ -101,7 +101,7 @@ impl<'a> Side<'a> {
         );
     }
 
-    fn reduce<T: Number>(&mut self, count: usize, op: ReduceOp) {
+    pub(crate) fn reduce<T: Number>(&mut self, count: usize, op: ReduceOp) {
         let root = self.root(count);
         let is_root = root.index() == self.rank;
         let expected: Vec<T> = (0..count).map(|place| combined(self.ranks, place, op)).collect();
@@ -122,7 +122,7 @@ impl<'a> Side<'a> {
         assert_eq!(&from.read(), wanted, "reduce in place, {op} of {count} {}", T::TYPE);
     }
 
-    fn all_gather<T: Number>(&mut self, count: usize) {
+    pub(crate) fn all_gather<T: Number>(&mut self, count: usize) {
         let own = self.shard(count);
         let of = |rank: usize, place: usize| T::of(value(rank, place, ReduceOp::Sum));
         let owner = |place: usize| {
@@ -211,7 +211,7 @@ impl<'a> Side<'a> {
         assert_eq!(both.read()[own], *expected, "scatter in place of {count} {}", T::TYPE);
     }
 
-    fn broadcast<T: Number>(&mut self, count: usize) {
+    pub(crate) fn broadcast<T: Number>(&mut self, count: usize) {
         let root = self.root(count);
         let is_root = root.index() == self.rank;
         let expected: Vec<T> =

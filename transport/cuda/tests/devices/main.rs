@@ -15,3 +15,4 @@ mod objects;
 #[path = "../packages/mod.rs"]
 mod packages;
 mod processes;
+mod rounds;
