@@ -38,7 +38,8 @@ const CLOSING: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Options {
     /// Of the group on the hosts, which carries what ranks tell each other and what goes between hosts. Its collectives, paths and
-    /// priorities are not looked at.
+    /// priorities are not looked at. Its `bandwidth` holds what goes to other hosts to so many bytes a second; what devices of one host
+    /// copy, to each other or through memory of the host, is not held to it.
     pub host: transport::Options,
     /// What will be asked for; connections are made for these.
     pub collectives: Vec<Collective>,
@@ -274,6 +275,15 @@ impl Communicator {
     #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    /// How long messages to other hosts have waited for the budget of bytes a second ([`transport::Options::bandwidth`] of
+    /// [`Options::host`]), in all.
+    ///
+    /// # Errors
+    /// [`CudaError::Failed`] where the group broke.
+    pub fn held(&self) -> Result<Duration, CudaError> {
+        self.watch().with_group(|group| Ok(group.held()))
     }
 
     /// Bytes of device and pinned memory the group takes now, beside the callers' own.

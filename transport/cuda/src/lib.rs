@@ -38,7 +38,8 @@
 //! - LL and LL128: their order of stores within a kernel cannot be proved without hardware.
 //! - A persistent kernel, or graphs: a message takes some four calls of the driver, so large slots
 //!   ([`Options::slot_bytes`]) are better, and small operations cost as many calls as they have messages.
-//! - Budgets of bytes a second: streams cannot be paced. Budgets of memory hold.
+//! - A budget of bytes a second on one host: devices copy as fast as they can, to each other and through memory of the host, for no
+//!   host stands between. What goes to other hosts is held to it, for the host carries that. Budgets of memory hold everywhere.
 //! - NVTX ranges.
 //! - Links are not encrypted, be they NVLink, PCIe, or memory of the host.
 

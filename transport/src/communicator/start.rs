@@ -57,8 +57,9 @@ impl Communicator {
         Ok(ticket)
     }
 
-    /// How long messages have waited for the budget.
-    pub(super) fn held(&self) -> Duration {
+    /// How long messages of this rank have waited for the budget of bytes a second, in all.
+    #[must_use]
+    pub fn held(&self) -> Duration {
         self.pace.as_ref().map_or(Duration::ZERO, Pace::held)
     }
 

@@ -1,5 +1,7 @@
 //! What is held of the driver is given back, and what the settings refuse costs nothing.
 
+use std::time::{Duration, Instant};
+
 use topology::{Collective, Rank};
 use transport::even::{full_plan, ring_plan};
 use transport::{Element, ElementType, ReduceOp};
@@ -234,6 +236,46 @@ fn between_hosts_messages_go_by_the_hosts_links() {
             }
             Side::new(&mut communicator).all(&[0, 1003]);
         });
+    });
+}
+
+/// A budget of bytes a second holds what the hosts carry, and nothing that devices copy among themselves.
+#[test]
+fn a_budget_holds_what_goes_to_other_hosts() {
+    over("objects::a_budget_holds_what_goes_to_other_hosts", &[], || {
+        const RATE: u64 = 200_000;
+        // Of a sum over two ranks each sends as much as it has, once.
+        const COUNT: usize = 25_000;
+        let sums = |hosts: u32| {
+            let of = |rank: Rank| {
+                let mut options = options();
+                options.host.bandwidth = std::num::NonZeroU64::new(RATE);
+                Options { pretended_host: Some(format!("host {}", rank.0 % hosts)), ..options }
+            };
+            group(&ring_plan(2, 1), of, |made, _| {
+                let mut communicator = made.unwrap();
+                let stream = stream(&communicator);
+                let data = Guarded::new(communicator.context(), 0, &vec![1.0_f32; COUNT]);
+                let memory = data.memory();
+                let before = communicator.held().unwrap();
+                let start = Instant::now();
+                let pending = communicator
+                    .all_reduce(&memory, &memory, f32::TYPE, ReduceOp::Sum, &stream)
+                    .unwrap();
+                communicator.wait(pending).unwrap();
+                let took = start.elapsed();
+                assert_eq!(data.read(), vec![2.0; COUNT]);
+                (took, communicator.held().unwrap() - before)
+            })
+        };
+        // 100,000 bytes at 200,000 a second, but for the burst of 10 ms, the last message, and what was left of the meeting's.
+        for (took, held) in sums(2) {
+            assert!(took >= Duration::from_millis(500 - 10 - 25), "{took:?}");
+            assert!(!held.is_zero());
+        }
+        for (_, held) in sums(1) {
+            assert_eq!(held, Duration::ZERO, "devices of one host");
+        }
     });
 }
 
