@@ -22,6 +22,7 @@ use crate::ipc::Opened;
 use crate::kernels::{Combine, Image, Kernels};
 use crate::meet::{Met, Setup, meet};
 use crate::network::Network;
+use crate::nvtx;
 use crate::program::{Compiled, Unfit};
 use crate::segment::Segment;
 use crate::stream::Stream;
@@ -426,7 +427,9 @@ impl Communicator {
         };
         let mut messages = Vec::new();
         let lines = &self.lines[priority];
+        let range = nvtx::range(&call);
         let outcome = task.enqueue(lines, &mut self.wires, &mut messages);
+        drop(range);
         let partly_in = if outcome.is_err() { lines.used(&program) } else { Vec::new() };
         let mut memory = vec![request.input.clone(), request.output.clone()];
         memory.extend(request.parts.into_iter().map(|(_, tensor)| tensor));

@@ -13,6 +13,9 @@
 //! receiver's memory where its device can be reached, else through pinned memory of the host; between hosts it goes through pinned
 //! memory and the links of the host's group. [`Communicator::links`] says which, and why.
 //!
+//! Where `NVTX_INJECTION64_PATH` names a profiler's library, as Nsight Systems sets it, every operation is a range named by its collective,
+//! in the domain `topod`. No profiler has shown one yet: a tool written for the tests has.
+//!
 //! NVRTC and the driver are found at run time (`TOPOD_CUDA_LIBRARY` names another libcuda); a host without them is an ordinary host.
 //!
 //! The driver is called by declarations of this crate's own (`ffi`), not by cudarc, which compiles the kernels alone: cudarc 0.19 panics
@@ -40,7 +43,6 @@
 //!   ([`Options::slot_bytes`]) are better, and small operations cost as many calls as they have messages.
 //! - A budget of bytes a second on one host: devices copy as fast as they can, to each other and through memory of the host, for no
 //!   host stands between. What goes to other hosts is held to it, for the host carries that. Budgets of memory hold everywhere.
-//! - NVTX ranges.
 //! - Links are not encrypted, be they NVLink, PCIe, or memory of the host.
 
 mod buffer;
@@ -57,6 +59,7 @@ mod ipc;
 mod kernels;
 mod meet;
 mod network;
+mod nvtx;
 mod objects;
 mod order;
 mod program;

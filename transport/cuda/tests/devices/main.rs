@@ -11,6 +11,7 @@ mod faults;
 mod group;
 mod number;
 mod nvrtc;
+mod nvtx;
 mod objects;
 #[path = "../packages/mod.rs"]
 mod packages;
