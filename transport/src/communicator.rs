@@ -373,6 +373,9 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
     if !(1..=Options::MOST_PRIORITIES).contains(&options.priorities) {
         return Err(ConnectError::Options("a group has 1 to 8 priorities"));
     }
+    if !(1..=Options::MOST_SOCKETS).contains(&options.sockets) {
+        return Err(ConnectError::Options("a connection has 1 to 16 sockets"));
+    }
     Sizing::new(1, options.slot_bytes)?;
     budget::check(plan, options)
 }
@@ -397,6 +400,7 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("plan digest", plan_digest(plan)),
         ("transport", transport(options)),
         ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
+        ("sockets of a connection", options.sockets.to_string()),
         ("paths", format!("{:?} with heaps of {} bytes", options.paths, options.heap_bytes)),
         ("memory budget", format!("{} bytes", options.memory_bytes)),
         ("priorities", options.priorities.to_string()),

@@ -26,6 +26,7 @@ use crate::memory::Slot;
 
 pub(crate) mod header;
 pub(crate) mod shm;
+pub(crate) mod striped;
 pub(crate) mod tcp;
 pub(crate) mod verbs;
 

@@ -32,11 +32,12 @@ use crate::frame::{self, remaining};
 use crate::host::Host;
 use crate::link::header::Identity;
 use crate::link::shm::{Doorbell, Layout, Pair, Segment, ShmReceive, ShmTransmit, Side};
+use crate::link::striped::{StripedReceive, StripedTransmit};
 use crate::link::tcp::{TcpReceive, TcpTransmit};
 use crate::link::verbs::{End, Nics, Registry, against};
 use crate::link::{LinkKind, Receive, Transmit};
 use crate::rendezvous::{Group, Reach, listen};
-use crate::schedule::ConnectionId;
+use crate::schedule::{ConnectionId, MIN_SLOTS};
 use crate::variables::{Interfaces, interfaces_here};
 
 mod memory;
@@ -52,8 +53,8 @@ const STRANGER: Duration = Duration::from_secs(2);
 struct Hello {
     session: u64,
     from: Rank,
-    /// `None` on the control stream.
-    data: Option<ConnectionId>,
+    /// `None` on the control stream; else for which connection, and which of its sockets.
+    data: Option<(ConnectionId, u32)>,
 }
 
 /// Where this rank can be reached; opened before it joins, so that no peer comes too early.
@@ -155,6 +156,34 @@ impl Mesh {
     fn receive(&mut self, id: ConnectionId, link: impl Receive + 'static) {
         self.receive.push(Half { id, link: Box::new(link), turns: VecDeque::new() });
     }
+
+    /// Half of a connection over TCP.
+    fn join(
+        &mut self,
+        id: ConnectionId,
+        sends: bool,
+        mut sockets: Vec<TcpStream>,
+        identity: Identity,
+        options: &Options,
+    ) {
+        let bytes = options.slot_bytes;
+        // Messages in flight are shared out.
+        let slots = options.slots.div_ceil(sockets.len().max(1)).max(MIN_SLOTS);
+        let transmit = |stream| TcpTransmit::new(stream, identity, slots, bytes);
+        let receive = |stream| TcpReceive::new(stream, identity, bytes);
+        // One needs no turns.
+        let only = if sockets.len() == 1 { sockets.pop() } else { None };
+        match (sends, only) {
+            (true, Some(stream)) => self.send(id, transmit(stream)),
+            (false, Some(stream)) => self.receive(id, receive(stream)),
+            (true, None) => {
+                self.send(id, StripedTransmit::new(sockets.into_iter().map(transmit).collect()));
+            }
+            (false, None) => {
+                self.receive(id, StripedReceive::new(sockets.into_iter().map(receive).collect()));
+            }
+        }
+    }
 }
 
 /// What is between this rank and one peer.
@@ -162,7 +191,10 @@ struct Between {
     connections: Vec<ConnectionId>,
     culprit: Culprit,
     control: Option<Stream>,
-    streams: BTreeMap<ConnectionId, TcpStream>,
+    /// By connection and socket of it.
+    streams: BTreeMap<(ConnectionId, u32), TcpStream>,
+    /// Sockets of each connection.
+    sockets: u32,
     /// Upper rank, shared memory: what the answer completes.
     segment: Option<Segment>,
     pair: Option<Arc<Pair>>,
@@ -177,7 +209,9 @@ impl Between {
         self.control.is_some()
             && match self.culprit.link {
                 LinkKind::Shm => true,
-                LinkKind::Tcp => self.streams.len() == self.connections.len(),
+                LinkKind::Tcp => {
+                    self.streams.len() == self.connections.len() * self.sockets as usize
+                }
                 LinkKind::Verbs => self.ends.len() == self.connections.len(),
             }
     }
@@ -215,7 +249,7 @@ pub(crate) fn connect(
     let by_rdma = members.iter().any(|m| m.rank != own && m.link == LinkKind::Verbs);
     let nics = opened.as_ref().or(listeners.nics.as_ref()).filter(|_| by_rdma);
     let here = Here { own, group, plan, options, doorbell: &doorbell, nics };
-    let mut peers = plan_peers(own, &members, connections);
+    let mut peers = plan_peers(own, &members, connections, options.sockets);
     for (rank, between) in peers.range_mut(..own) {
         dial(&here, *rank, between, deadline).map_err(|source| between.failed(source))?;
     }
@@ -267,18 +301,18 @@ pub(crate) fn connect(
                 }
                 continue;
             }
-            let stream = streams.remove(&id).expect("every stream was dialled or accepted");
-            stream
-                .set_nonblocking(true)
-                .and_then(|()| stream.set_nodelay(true))
-                .map_err(local("set up a stream"))?;
-            let identity = Identity { session: group.session, generation, id };
-            let (slots, bytes) = (options.slots, options.slot_bytes);
-            if sends {
-                mesh.send(id, TcpTransmit::new(stream, identity, slots, bytes));
-            } else {
-                mesh.receive(id, TcpReceive::new(stream, identity, bytes));
+            let mut sockets = Vec::new();
+            for socket in 0..options.sockets {
+                let stream = streams.remove(&(id, socket));
+                let stream = stream.expect("every stream was dialled or accepted");
+                stream
+                    .set_nonblocking(true)
+                    .and_then(|()| stream.set_nodelay(true))
+                    .map_err(local("set up a stream"))?;
+                sockets.push(stream);
             }
+            let identity = Identity { session: group.session, generation, id };
+            mesh.join(id, sends, sockets, identity, options);
         }
         mesh.pairs.extend(pair);
     }
@@ -343,6 +377,7 @@ fn plan_peers(
     own: Rank,
     members: &[Culprit],
     connections: &[ConnectionId],
+    sockets: u32,
 ) -> BTreeMap<Rank, Between> {
     let mut peers = BTreeMap::new();
     for culprit in members {
@@ -362,6 +397,7 @@ fn plan_peers(
                 culprit: culprit.clone(),
                 control: None,
                 streams: BTreeMap::new(),
+                sockets,
                 segment: None,
                 pair: None,
                 ends: Vec::new(),
@@ -415,7 +451,9 @@ fn dial(here: &Here<'_>, rank: Rank, between: &mut Between, deadline: Instant) -
     }
     between.control = Some(Stream::Tcp(control));
     for id in &between.connections {
-        between.streams.insert(*id, open(Some(*id))?);
+        for socket in 0..between.sockets {
+            between.streams.insert((*id, socket), open(Some((*id, socket)))?);
+        }
     }
     Ok(())
 }
@@ -491,8 +529,8 @@ fn accept_tcp(
             between.control = Some(Stream::Tcp(stream));
         }
         None => between.control = Some(Stream::Tcp(stream)),
-        Some(id) if between.connections.contains(&id) => {
-            between.streams.insert(id, stream);
+        Some((id, socket)) if between.connections.contains(&id) && socket < between.sockets => {
+            between.streams.insert((id, socket), stream);
         }
         Some(_) => return Err(invalid("a connection that is not in the plan")),
     }

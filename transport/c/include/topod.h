@@ -161,7 +161,7 @@ void topod_plan_free(topod_plan *plan);
 topod_status topod_options_create(topod_options **options);
 
 /* Changes a setting: timeout_ms, join_timeout_ms, transport (auto, shm, tcp, verbs), paths (auto, plan), collectives (all, or
-   names separated by commas), heap_bytes, slots, slot_bytes, cross_memory, pin, timed (0 or 1), algo, proto, socket_ifname,
+   names separated by commas), heap_bytes, slots, slot_bytes, sockets, cross_memory, pin, timed (0 or 1), algo, proto, socket_ifname,
    debug, debug_subsys, debug_file, ib_hca, ib_gid_index, ib_timeout, ib_retry_cnt, ib_qps_per_connection, ib_sl, ib_tc,
    ib_adaptive_routing, ib_disable (as NCCL's variables); priorities (how many operations may have); bandwidth (bytes a second a
    rank may send, 0 for any); report (the socket of a daemon that is told how operations end, or default); and progress_thread

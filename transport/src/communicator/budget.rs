@@ -11,7 +11,7 @@ use super::{Communicator, Options};
 use crate::arena;
 use crate::error::{ConnectError, TransportError};
 use crate::pace::span_ns;
-use crate::schedule::connections_of_all;
+use crate::schedule::{MIN_SLOTS, connections_of_all};
 use crate::shared::scratch_bytes;
 
 /// Connections of the rank that has most.
@@ -31,7 +31,8 @@ fn most_connections(plan: &Plan, options: &Options) -> usize {
 pub(super) fn fixed(plan: &Plan, options: &Options) -> usize {
     let ranks = plan.ranks.len();
     // A slot with its header, and a page for where a connection's slots begin.
-    let connection = options.slots.saturating_mul(options.slot_bytes + 64).saturating_add(4096);
+    let slots = options.slots.max(MIN_SLOTS * options.sockets as usize);
+    let connection = slots.saturating_mul(options.slot_bytes + 64).saturating_add(4096);
     let links = most_connections(plan, options).saturating_mul(connection);
     links.saturating_add(arena::fixed_bytes(ranks)).saturating_add(scratch_bytes(ranks))
 }

@@ -104,6 +104,9 @@ pub struct Options {
     pub slots: usize,
     /// Longest message in bytes.
     pub slot_bytes: usize,
+    /// TCP connections for each connection of the plan, up to [`Options::MOST_SOCKETS`]; messages take them in turn. More than one for
+    /// networks that give a single flow less than the NIC carries.
+    pub sockets: u32,
     /// What will be asked for; connections are made for these.
     pub collectives: Vec<Collective>,
     /// Priorities that operations may have, up to [`Options::MOST_PRIORITIES`]. Each has connections of its own, with their memory.
@@ -135,6 +138,8 @@ pub struct Options {
 impl Options {
     /// Most priorities of a group.
     pub const MOST_PRIORITIES: u32 = 8;
+    /// Most TCP connections for a connection of the plan.
+    pub const MOST_SOCKETS: u32 = 16;
 }
 
 impl Default for Options {
@@ -153,6 +158,7 @@ impl Default for Options {
             // as much as 4 within a host (two cores with 1 MiB each); TCP is the same with either.
             slots: 16,
             slot_bytes: 128 << 10,
+            sockets: 1,
             collectives: vec![Collective::AllReduce],
             priorities: 1,
             bandwidth: None,
@@ -183,6 +189,7 @@ impl fmt::Debug for Options {
             .field("pin", &self.pin)
             .field("slots", &self.slots)
             .field("slot_bytes", &self.slot_bytes)
+            .field("sockets", &self.sockets)
             .field("collectives", &self.collectives)
             .field("priorities", &self.priorities)
             .field("bandwidth", &self.bandwidth)

@@ -226,6 +226,13 @@ pub const SETTINGS: &[Setting] = &[
         set: |options, value| value.parse().map(|chosen| options.interfaces = Some(chosen)),
     },
     Setting {
+        name: "sockets",
+        values: "a number from 1 to 16",
+        set: |options, value| {
+            within(value, 1, Options::MOST_SOCKETS).map(|sockets| options.sockets = sockets)
+        },
+    },
+    Setting {
         name: "timed",
         values: "0 or 1",
         set: |options, value| flag(value).map(|on| options.timed = on),
@@ -348,6 +355,7 @@ mod tests {
             ("slot_bytes", "4096", "4K"),
             ("slots", "8", "many"),
             ("socket_ifname", "=eth0", "^"),
+            ("sockets", "4", "17"),
             ("timed", "0", "off"),
             ("timeout_ms", "5", "0"),
             ("trace", "/tmp/trace.%r.json", ""),

@@ -58,6 +58,11 @@ impl TcpTransmit {
         }
     }
 
+    /// Messages that have left whole.
+    pub(crate) const fn written(&self) -> u64 {
+        self.written
+    }
+
     fn place(&self, message: u64) -> (usize, usize) {
         // The remainder is below `slots`, a usize.
         let slot = usize::try_from(message % self.slots as u64).unwrap_or(0);
@@ -222,7 +227,7 @@ impl Receive for TcpReceive {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
     use topology::Rank;
 
@@ -231,13 +236,13 @@ mod tests {
     use crate::memory::copy;
     use crate::schedule::ConnectionId;
 
-    const IDENTITY: Identity = Identity {
+    pub(crate) const IDENTITY: Identity = Identity {
         session: 7,
         generation: 3,
         id: ConnectionId { from: Rank(0), to: Rank(1), channel: 2, connection: 1 },
     };
 
-    fn streams() -> (TcpStream, TcpStream) {
+    pub(crate) fn streams() -> (TcpStream, TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (inward, _) = listener.accept().unwrap();
@@ -246,11 +251,13 @@ mod tests {
         (out, inward)
     }
 
-    fn tag(operation: u64, bytes: u32) -> Tag {
+    pub(crate) fn tag(operation: u64, bytes: u32) -> Tag {
         Tag { operation, count: 10, signature: 5, bytes }
     }
 
-    fn wait<T>(mut poll: impl FnMut() -> Result<Option<T>, LinkError>) -> Result<T, LinkError> {
+    pub(crate) fn wait<T>(
+        mut poll: impl FnMut() -> Result<Option<T>, LinkError>,
+    ) -> Result<T, LinkError> {
         loop {
             if let Some(done) = poll()? {
                 return Ok(done);

@@ -171,6 +171,15 @@ fn every_collective_on_every_type() {
     }
 }
 
+#[test]
+fn several_sockets_carry_what_one_does() {
+    let all: Vec<Rank> = (0..3).map(Rank).collect();
+    let options = |rank| Options { sockets: 3, ..every(Transport::Tcp)(rank) };
+    group(&full_plan(3, 1), options, |made, _| {
+        check_type::<i32>(&mut made.unwrap(), &all, &[1, 5003, 40_000]);
+    });
+}
+
 /// Data that goes round each rank's stage several times, so that every rank waits for room there.
 #[test]
 fn every_collective_in_many_rounds() {
