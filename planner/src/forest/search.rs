@@ -131,24 +131,19 @@ impl<'a> Search<'a> {
                 Err(e) => error = e,
             }
         }
-        for k in FALLBACK {
-            if !self.options.thorough {
-                break;
-            }
+        let mut tried = 0;
+        for (k, known) in self.fallback(roots == 1, best.as_ref()) {
             // No scale reached it within the limit of trees: take the best there is.
             let enough = |found: &Found| found.algbw >= self.near * Fraction::of(NEAR.0, NEAR.1);
-            if best.as_ref().is_some_and(enough) {
+            if best.as_ref().is_some_and(enough) || tried == FALLBACK.len() {
                 break;
             }
-            if k > count(self.options.max_trees) {
-                continue;
-            }
-            let limit = self.instance.ratio * Fraction::of(k, 1) + self.instance.coarsest_step();
-            let Some(scale) = self.instance.coarse_scale(k, limit) else { continue };
-            let rate = scale.unit * self.instance.total() * Fraction::of(k, 1);
+            let Some(scale) = known.or_else(|| self.fallback_scale(k)) else { continue };
+            let rate = self.rate_of(k, &scale);
             if best.as_ref().is_some_and(|found| found.algbw >= rate) {
                 continue;
             }
+            tried += 1;
             match self.solve(&scale, Wanted::Any) {
                 Ok(found) => self.keep(&mut best, found),
                 Err(e) => error = e,
@@ -165,6 +160,37 @@ impl<'a> Search<'a> {
         }
         let found = best.ok_or(error)?;
         Ok(self.lay_out(found))
+    }
+
+    /// Scales to fall back on, in order. Trees of one root are few at any scale, so all are looked at there, and the fastest come first; else
+    /// some, and each is made when its turn comes.
+    fn fallback(&mut self, one_root: bool, best: Option<&Found>) -> Vec<(u64, Option<Scale>)> {
+        let most = count(self.options.max_trees);
+        let enough = |found: &Found| found.algbw >= self.near * Fraction::of(NEAR.0, NEAR.1);
+        if !self.options.thorough || best.is_some_and(enough) {
+            return Vec::new();
+        }
+        if !one_root {
+            return FALLBACK.into_iter().filter(|k| *k <= most).map(|k| (k, None)).collect();
+        }
+        let mut scales = Vec::new();
+        for k in (1..=most).rev() {
+            scales.extend(self.fallback_scale(k).map(|scale| (self.rate_of(k, &scale), k, scale)));
+        }
+        // Where rates are equal, fewer trees.
+        scales.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        scales.into_iter().map(|(_, k, scale)| (k, Some(scale))).collect()
+    }
+
+    /// The best scale with k trees for each unit of weight.
+    fn fallback_scale(&mut self, k: u64) -> Option<Scale> {
+        let limit = self.instance.ratio * Fraction::of(k, 1) + self.instance.coarsest_step();
+        self.instance.coarse_scale(k, limit)
+    }
+
+    /// Total data per second that trees of such a scale carry.
+    fn rate_of(&self, k: u64, scale: &Scale) -> Fraction {
+        scale.unit * self.instance.total() * Fraction::of(k, 1)
     }
 
     fn keep(&self, best: &mut Option<Found>, found: Found) {
