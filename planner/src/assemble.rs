@@ -488,9 +488,9 @@ impl Assembly<'_> {
     ) -> Result<(CollectivePlan, Vec<Contender>, Option<usize>), PlanError> {
         let limit = match self.known.limits.remove(&collective) {
             Some(limit) => limit,
-            None => self.known.prover.limit(collective),
+            None => self.known.prover.quick_limit(collective),
         };
-        let bound = match limit {
+        let mut bound = match limit {
             Ok(limit) => Some(bounds::named(self.model, &limit)),
             Err(error) => {
                 self.findings.push(info(
@@ -540,6 +540,16 @@ impl Assembly<'_> {
                 }
             }
         }
+        // What cuts say is enough where something reaches it.
+        if collective.has_root()
+            && !contenders.iter().any(|contender| contender.candidate.optimal)
+            && let Ok(limit) = self.known.prover.limit(collective)
+        {
+            for candidate in contenders.iter_mut().map(|contender| &mut contender.candidate) {
+                candidate.optimal = bounds::gbps(limit.algbw) == candidate.algbw_gbps;
+            }
+            bound = Some(bounds::named(self.model, &limit));
+        }
         if contenders.is_empty() && ON_RINGS.contains(&collective) {
             return Err(PlanError::Refused { collective, reason: refusal });
         }
@@ -550,7 +560,7 @@ impl Assembly<'_> {
             let algbw = core::cmp::Reverse(candidate.algbw_gbps);
             (algbw, in_rounds, candidate.height, candidate.channels)
         });
-        let best = best(&contenders);
+        let best = best(&contenders, bound.as_ref().map(|bound| bound.algbw_gbps));
         if let Some(best) = best {
             let winner = contenders.remove(best);
             contenders.insert(0, winner);
@@ -726,11 +736,13 @@ fn note_paths(topology: &Topology, model: &Model, own: &[Channel], findings: &mu
     }
 }
 
-/// The best that something can run: rings where they come within a hundredth of the fastest, for they need the fewest connections.
-fn best(contenders: &[Contender]) -> Option<usize> {
+/// The best that something can run: rings where they come within a hundredth of the fastest, for they need the fewest connections; unless
+/// that takes them a hundredth below the bound, where others are not.
+fn best(contenders: &[Contender], bound: Option<Fraction>) -> Option<usize> {
     let runs = |c: &Contender| !c.candidate.executors.is_empty();
     let fastest = contenders.iter().position(runs)?;
     let most = contenders[fastest].candidate.algbw_gbps;
+    let most = bound.filter(|bound| near(most, *bound)).unwrap_or(most);
     let ring = contenders.iter().position(|c| {
         c.candidate.algorithm == Algorithm::Ring && runs(c) && near(c.candidate.algbw_gbps, most)
     });

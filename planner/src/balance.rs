@@ -35,7 +35,7 @@ pub(crate) struct Balanced {
 /// Steps of a rounded capacity: fine enough that rounding loses a millionth.
 pub(crate) const GRID: u32 = 1 << 24;
 /// Edges beyond which the program is left alone.
-const MAX_EDGES: usize = 400;
+pub(crate) const MAX_EDGES: usize = 400;
 /// Rounds of adding cuts.
 const MAX_ROUNDS: usize = 60;
 /// Pivots over all rounds.

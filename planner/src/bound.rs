@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use num_integer::Integer;
 use topology::Fraction;
 
-use crate::balance::{balance, is_balanced};
+use crate::balance::{self, is_balanced};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::max_flow::{EdgeId, FlowNetwork, UNLIMITED, scaled};
 use crate::served::Served;
@@ -181,33 +181,42 @@ pub fn bottleneck(graph: &FlowGraph, weights: &[u64]) -> Result<Bottleneck, Boun
 pub fn all_gather(graph: &FlowGraph) -> Result<UpperBound, BoundError> {
     let weights = vec![1; graph.ranks];
     let Bottleneck { ratio, cut } = bottleneck(graph, &weights)?;
-    let n = whole(graph.ranks);
-    // Cuts alone flatter a switch that takes more than it gives, or gives more than it takes.
-    if !is_balanced(graph)
-        && !trimming_is_free(graph, ratio)
-        && let Some(tighter) = balance(graph, &weights)
+    let found = UpperBound { algbw: whole(graph.ranks) / ratio, cuts: vec![cut] };
+    Ok(forwarded(graph, &weights, found))
+}
+
+/// The bound for roots of these weights, tightened where switches cannot forward what cuts allow: cuts alone flatter a switch that takes more
+/// than it gives, or gives more than it takes.
+fn forwarded(graph: &FlowGraph, weights: &[u64], found: UpperBound) -> UpperBound {
+    let total = Fraction::of(weights.iter().sum(), 1);
+    let ratio = total / found.algbw;
+    if graph.edges.len() <= balance::MAX_EDGES
+        && !is_balanced(graph)
+        && !trimming_is_free(graph, weights, ratio)
+        && let Some(tighter) = balance::balance(graph, weights)
         && tighter.ratio > ratio
     {
-        return Ok(UpperBound { algbw: n / tighter.ratio, cuts: tighter.cuts });
+        return UpperBound { algbw: total / tighter.ratio, cuts: tighter.cuts };
     }
-    Ok(UpperBound { algbw: n / ratio, cuts: vec![cut] })
+    found
 }
 
 /// Whether some capacities that are balanced at every switch, simply found, allow as much.
-fn trimming_is_free(graph: &FlowGraph, ratio: Fraction) -> bool {
+fn trimming_is_free(graph: &FlowGraph, weights: &[u64], ratio: Fraction) -> bool {
     let unit = capacity_unit(graph);
     let ratio = ratio * Fraction::of(unit, 1);
     let whole = |x: i128| u64::try_from(x).ok();
     let (Some(p), Some(q)) = (whole(ratio.numerator()), whole(ratio.denominator())) else {
         return false;
     };
-    let Some(weight) = scaled(q, 1) else { return false };
     let mut edges = Vec::with_capacity(graph.edges.len());
     for e in &graph.edges {
         let Some(capacity) = scaled(e.capacity / unit, p) else { return false };
         edges.push(FlowEdge { capacity: capacity.unsigned_abs(), ..*e });
     }
-    let weights = vec![weight; graph.ranks];
+    let Some(weights) = weights.iter().map(|&w| scaled(w, q)).collect::<Option<Vec<_>>>() else {
+        return false;
+    };
     let n = count(graph.ranks);
     let tight = FlowGraph::new(graph.ranks, graph.nodes, edges);
     balanced(&tight, &weights, &mut (64 * n * n * n))
@@ -240,6 +249,24 @@ pub fn broadcast(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundErro
     }
     let side = least.ok_or(BoundError::TooLarge)?;
     bounded_by(graph, &side, |capacity| capacity)
+}
+
+/// The same, tightened where switches cannot forward what cuts allow. That takes a linear program: worth it where a plan falls short of cuts.
+///
+/// # Errors
+/// [`BoundError`].
+pub fn forwarded_broadcast(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError> {
+    let found = broadcast(graph, root)?;
+    let weights: Vec<u64> = (0..graph.ranks).map(|v| u64::from(v == root)).collect();
+    Ok(forwarded(graph, &weights, found))
+}
+
+/// A reduce's, tightened in the same way.
+///
+/// # Errors
+/// [`BoundError`].
+pub fn forwarded_reduce(graph: &FlowGraph, root: usize) -> Result<UpperBound, BoundError> {
+    turned(graph, |graph| forwarded_broadcast(graph, root))
 }
 
 /// Reduce to `root`: a broadcast backwards.
@@ -545,6 +572,18 @@ mod tests {
     /// Two GPUs, a switch between them, 3 one way and 5 the other.
     fn lopsided() -> FlowGraph {
         graph(2, 3, &[(0, 2, 3), (2, 1, 3), (1, 2, 5), (2, 0, 5)])
+    }
+
+    /// A switch that is given 10 cannot give both of two ranks 10, and these pass on 3 to each other.
+    #[test]
+    fn a_switch_does_not_multiply_a_broadcast() {
+        let edges = [(0, 3, 10), (3, 1, 10), (3, 2, 10), (1, 2, 3), (2, 1, 3)];
+        let g = graph(3, 4, &edges);
+        assert_eq!(broadcast(&g, 0).unwrap().algbw, Fraction::integer(10));
+        assert_eq!(forwarded_broadcast(&g, 0).unwrap().algbw, Fraction::integer(8));
+        let back = g.reversed();
+        assert_eq!(reduce(&back, 0).unwrap().algbw, Fraction::integer(10));
+        assert_eq!(forwarded_reduce(&back, 0).unwrap().algbw, Fraction::integer(8));
     }
 
     #[test]

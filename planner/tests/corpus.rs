@@ -132,6 +132,27 @@ const PAIRS: [&str; 9] = [
     "rccl_8p_940.xml",
 ];
 
+/// Machines in pairs whose broadcasts come near their bounds by few numbers of trees, or have bounds that cuts alone do not tell.
+const SPREADING_PAIRS: [&str; 4] =
+    ["rccl_4p_940.xml", "rccl_8p6l_5nic.xml", "rccl_8p_4nics.xml", "rccl_8p_940.xml"];
+
+#[test]
+fn broadcasts_of_pairs_come_near_their_bounds() {
+    let Some(machines) = machines() else { return };
+    for name in SPREADING_PAIRS {
+        let Some(snapshots) = machines.get(name) else { continue };
+        let pair: Vec<Snapshot> = snapshots.iter().chain(snapshots).cloned().collect();
+        let topology = topology::lower(&pair, RateModel::Effective).unwrap();
+        let collectives = vec![Collective::Broadcast, Collective::Reduce];
+        let request = PlanRequest { collectives, ..PlanRequest::default() };
+        let plan = planner::plan(&topology, &request).unwrap();
+        for collective in [Collective::Broadcast, Collective::Reduce] {
+            let reached = percent(name, &plan, collective);
+            assert!(reached >= 99.0, "{name}: {collective} {reached:.2} %");
+        }
+    }
+}
+
 /// Part of its bound that the plan for a collective reaches, in percent.
 #[track_caller]
 fn percent(name: &str, plan: &Plan, collective: Collective) -> f64 {

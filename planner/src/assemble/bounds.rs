@@ -19,6 +19,9 @@ use crate::model::Model;
 /// Most cuts, and most links of one cut, that are spelled out.
 const SPELLED: usize = 8;
 
+/// Collectives whose trees have one root.
+const OF_ONE_ROOT: [Collective; 2] = [Collective::Broadcast, Collective::Reduce];
+
 /// Trees for a broadcast or reduce are made for every root up to so many ranks; beyond it for rank 0 alone.
 const MOST_ROOTS: usize = 16;
 
@@ -40,6 +43,9 @@ pub(crate) struct Limit {
     pub(crate) edges: Vec<FlowEdge>,
 }
 
+/// A bound, or why there is none.
+type Found = Result<UpperBound, BoundError>;
+
 /// What limits the collectives on one model: cuts, and on several hosts what composing trees proves beside them.
 #[derive(Clone, Debug)]
 pub(crate) struct Prover<'a> {
@@ -48,8 +54,8 @@ pub(crate) struct Prover<'a> {
     proofs: BTreeMap<Collective, Proof>,
     /// What cuts alone say, once it was asked.
     cuts: RefCell<BTreeMap<Collective, Result<UpperBound, BoundError>>>,
-    /// The same of one root, by the first that looks like it.
-    rooted: RefCell<BTreeMap<(Collective, usize), Result<UpperBound, BoundError>>>,
+    /// The same of one root, by the first that looks like it; and what switches can forward of that.
+    rooted: RefCell<BTreeMap<(Collective, usize, bool), Found>>,
 }
 
 impl<'a> Prover<'a> {
@@ -104,6 +110,10 @@ impl<'a> Prover<'a> {
 
     /// What limits a collective: the slowest of the [`roots`] for broadcast and reduce, rank 0 for gather and scatter.
     pub(crate) fn limit(&mut self, collective: Collective) -> Result<Limit, BoundError> {
+        if OF_ONE_ROOT.contains(&collective) {
+            let found = self.slowest(collective, true)?;
+            return Ok(Limit { algbw: found.algbw, cuts: found.cuts, edges: Vec::new() });
+        }
         if self.on_several_hosts() && !self.proofs.contains_key(&collective) {
             self.composed(collective);
         }
@@ -117,10 +127,18 @@ impl<'a> Prover<'a> {
         known: Fraction,
     ) -> Result<Option<Limit>, BoundError> {
         let by_cuts = self.by_cuts(collective, None)?;
-        if by_cuts.algbw <= known || !self.on_several_hosts() {
-            return Ok(Some(by_cuts).filter(|limit| limit.algbw > known));
+        if by_cuts.algbw <= known {
+            return Ok(None);
         }
         Ok(Some(self.limit(collective)?).filter(|limit| limit.algbw > known))
+    }
+
+    /// The limit where a plan that reaches what cuts say needs no tighter one: those of broadcast and reduce take long.
+    pub(crate) fn quick_limit(&mut self, collective: Collective) -> Result<Limit, BoundError> {
+        if OF_ONE_ROOT.contains(&collective) {
+            return self.by_cuts(collective, None);
+        }
+        self.limit(collective)
     }
 
     /// What cuts say, or the program of all-to-all; `proof` is another bound, and the tighter counts.
@@ -144,20 +162,27 @@ impl<'a> Prover<'a> {
 
     /// What cuts allow a broadcast from one root, or a reduce to it. On several hosts roots that look alike have one answer; on one they are few,
     /// and what is alike may not be known.
-    fn of_root(&self, collective: Collective, root: usize) -> Result<UpperBound, BoundError> {
+    fn of_root(
+        &self,
+        collective: Collective,
+        root: usize,
+        forwarded: bool,
+    ) -> Result<UpperBound, BoundError> {
         let first = if self.on_several_hosts() {
             let symmetry = self.composer().network().1;
             symmetry.representatives[symmetry.from[root].0]
         } else {
             root
         };
-        let key = (collective, first);
+        let key = (collective, first, forwarded);
         if let Some(known) = self.rooted.borrow().get(&key) {
             return known.clone();
         }
-        let of_root = match collective {
-            Collective::Reduce => bound::reduce,
-            _ => bound::broadcast,
+        let of_root = match (collective, forwarded) {
+            (Collective::Reduce, false) => bound::reduce,
+            (Collective::Reduce, true) => bound::forwarded_reduce,
+            (_, false) => bound::broadcast,
+            (_, true) => bound::forwarded_broadcast,
         };
         let found = of_root(self.model.bound_graph(), first);
         self.rooted.borrow_mut().insert(key, found.clone());
@@ -165,10 +190,10 @@ impl<'a> Prover<'a> {
     }
 
     /// The bound of a broadcast or reduce from the slowest of the roots: rings serve every root.
-    fn slowest(&self, collective: Collective) -> Result<UpperBound, BoundError> {
-        let mut least = self.of_root(collective, 0)?;
+    fn slowest(&self, collective: Collective, forwarded: bool) -> Result<UpperBound, BoundError> {
+        let mut least = self.of_root(collective, 0, forwarded)?;
         for root in roots(self.model).skip(1) {
-            let other = self.of_root(collective, root)?;
+            let other = self.of_root(collective, root, forwarded)?;
             if other.algbw < least.algbw {
                 least = other;
             }
@@ -182,7 +207,7 @@ impl<'a> Prover<'a> {
             return Some(known.clone());
         }
         let found = match collective {
-            Collective::Broadcast | Collective::Reduce => self.slowest(collective),
+            Collective::Broadcast | Collective::Reduce => self.slowest(collective, false),
             _ => by_cuts(self.model.bound_graph(), collective)?,
         };
         self.cuts.borrow_mut().insert(collective, found.clone());

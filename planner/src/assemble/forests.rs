@@ -250,4 +250,29 @@ mod tests {
     fn roots_of_two_hosts() {
         every_root_reaches_the_bound(&copies("mi300x", 2), 16);
     }
+
+    /// A DGX-1V's NVLinks with its PCIe beside them: rings reach 98.77 % of the bound, trees more.
+    #[test]
+    fn rings_short_of_the_bound_give_way_to_trees() {
+        let nvlinks = [
+            [(0, 1, 25), (0, 2, 25), (0, 3, 50), (1, 2, 50)],
+            [(1, 3, 25), (2, 3, 50), (4, 5, 25), (4, 6, 25)],
+            [(4, 7, 50), (5, 6, 50), (5, 7, 25), (6, 7, 50)],
+            [(0, 4, 50), (1, 5, 50), (2, 6, 25), (3, 7, 25)],
+        ];
+        // A PCIe switch for two GPUs each, 8 to 11, and sockets 12 and 13.
+        let uplinks = (0..8).map(|gpu| (gpu, 8 + gpu / 2, 12));
+        let sockets = [(8, 12, 12), (9, 12, 12), (10, 13, 12), (11, 13, 12), (12, 13, 10)];
+        let links = nvlinks.into_iter().flatten().chain(uplinks).chain(sockets);
+        let topology = sample::topology(8, 6, sample::both(links));
+        let collectives = vec![Collective::AllReduce];
+        let request = PlanRequest { collectives, ..PlanRequest::default() };
+        let plan = crate::plan(&topology, &request).unwrap();
+        let entry = &plan.collectives[&Collective::AllReduce];
+        let [best, ring] = [&entry.best, &entry.ring].map(|found| found.as_ref().unwrap());
+        let bound = entry.bound.as_ref().unwrap().algbw_gbps;
+        assert_eq!(bound, Fraction::new(648, 7).unwrap());
+        assert_eq!(ring.algbw_gbps / bound, Fraction::new(80, 81).unwrap());
+        assert!(best.algbw_gbps >= bound * Fraction::of(99, 100), "{}", best.algbw_gbps);
+    }
 }
