@@ -622,6 +622,9 @@ pub(crate) struct BenchArgs {
     /// Use another algorithm of the plan than the one it names for the size; several are measured in turn.
     #[arg(long, value_delimiter = ',', value_name = "ring|tree|direct|..")]
     pub(crate) algorithm: Vec<topology::Algorithm>,
+    /// Which protocols may be used, as NCCL_PROTO says it: without LL small messages take the way of large ones. Wins over the environment.
+    #[arg(long, value_name = "LL,Simple|^LL|..", value_parser = protocols)]
+    pub(crate) protocol: Option<String>,
     /// Type of the elements.
     #[arg(long, value_name = "f32|f64|f16|bf16|i8|i32|i64|u8", default_value = "f32")]
     pub(crate) element: transport::ElementType,
@@ -681,6 +684,12 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Placement {
     In,
     Out,
+}
+
+/// A list of protocols that the transport takes.
+fn protocols(text: &str) -> Result<String, String> {
+    let taken = transport::Options::default().set("proto", text);
+    taken.map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -225,6 +225,7 @@ fn job(args: &BenchArgs, plan: &Plan, rank: u32, rendezvous: &str) -> job::Job {
             LinkKind::Tcp => job::Link::Tcp,
             LinkKind::Verbs => job::Link::Verbs,
         },
+        protocol: args.protocol.clone(),
         timeout_s: args.timeout,
         min_time_ms: args.min_time,
         most_time_ms: None,

@@ -317,6 +317,21 @@ fn a_benchmark_tells_what_hides_behind_work() {
 }
 
 #[test]
+fn a_protocol_decides_the_way_of_small_messages() {
+    let from = dgx1v();
+    let arguments = |protocol: &'static str| {
+        let start = ["bench", "all-reduce", "--from", &from, "--protocol", protocol];
+        let sizes = ["--ranks", "2", "--sizes", "8", "--min-time", "1", "-o", "json"];
+        [&start[..], &sizes].concat()
+    };
+    for (protocol, path) in [("LL", "flat"), ("Simple", "staged"), ("^LL", "staged")] {
+        let report = check_json(&arguments(protocol), "", 0);
+        assert_eq!(report["results"][0]["path"], path, "{protocol}");
+    }
+    check(&arguments("UDP"), "", 2);
+}
+
+#[test]
 fn every_element_of_a_benchmark_is_right() {
     for (ranks, transport) in [("2", "shm"), ("4", "tcp"), ("8", "shm"), ("3", "auto")] {
         let arguments = [

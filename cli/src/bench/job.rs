@@ -11,6 +11,8 @@ pub(crate) struct Job {
     pub(crate) rendezvous: String,
     pub(crate) sizes: Vec<u64>,
     pub(crate) transport: Link,
+    /// As [`transport::Options::set`] takes `proto`.
+    pub(crate) protocol: Option<String>,
     pub(crate) timeout_s: u32,
     /// Least time for each size.
     pub(crate) min_time_ms: u32,

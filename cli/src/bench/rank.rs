@@ -71,6 +71,9 @@ pub(crate) fn measure(
     // Stdout is for the result.
     base.set("debug_file", "/dev/stderr").map_err(|error| error.to_string())?;
     base.set_from_environment().map_err(|error| error.to_string())?;
+    if let Some(protocols) = &job.protocol {
+        base.set("proto", protocols).map_err(|error| error.to_string())?;
+    }
     let mut options = Options {
         timeout,
         join_timeout: timeout,
