@@ -126,7 +126,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
         }
     }
     let folder = results.parent().ok_or("the results file has no folder")?.to_path_buf();
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    // Libraries that are told where they are need the whole path.
+    let folder = fs::create_dir_all(&folder)
+        .and_then(|()| fs::canonicalize(&folder))
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
     let ours = build()?;
     let libraries = libraries::find(&folder);
     let done = runs(&read(&results));
