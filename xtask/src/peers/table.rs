@@ -130,7 +130,8 @@ mod tests {
         let slow = results.replace("registered", "limit").replace("ours\t", "other\t")
             + &row("ours", 4.0, 0);
         assert!(
-            render(&slow).contains("shm: 2 ranks 1048576 B 0.50 of other"),
+            render(&slow)
+                .contains("shm: 2 ranks 1048576 B wrong elements of a, 1048576 B 0.50 of other"),
             "{}",
             render(&slow)
         );
