@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use topology::schedule::Blocks;
-use topology::{Plan, Rank};
+use topology::{Collective, Plan, Rank};
 use transport::even::{full_plan, tree_plan};
 use transport::schedule::shard;
 use transport::{Element, ReduceOp};
@@ -406,7 +406,7 @@ fn alone() {
 fn along_trees() {
     over("collectives::along_trees", &[], || {
         for (ranks, arity) in [(4, 1), (7, 2), (6, 3)] {
-            let trees = || Options { collectives: crate::group::ALL[..5].to_vec(), ..options() };
+            let trees = || Options { collectives: Collective::ALL[..5].to_vec(), ..options() };
             group(
                 &tree_plan(ranks, 2, arity),
                 |_| trees(),

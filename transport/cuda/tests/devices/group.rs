@@ -32,18 +32,6 @@ pub(crate) fn image() -> Image {
     Image::Given(text.into_bytes())
 }
 
-pub(crate) const ALL: [Collective; 9] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::SendRecv,
-];
-
 /// Short slots, so that messages are many.
 pub(crate) fn options() -> Options {
     let host = transport::Options {
@@ -53,7 +41,7 @@ pub(crate) fn options() -> Options {
     };
     Options {
         host,
-        collectives: ALL.to_vec(),
+        collectives: Collective::ALL.to_vec(),
         slots: 2,
         slot_bytes: 4096,
         image: image(),

@@ -28,24 +28,11 @@ small!(
     i32, i32::from; i64, i64::from; u8, |v| v
 );
 
-const EVERY: [Collective; 10] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::SendRecv,
-    Collective::Barrier,
-];
-
 fn every(transport: Transport) -> impl Fn(Rank) -> Options + Sync {
     move |_| Options {
         transport,
         slot_bytes: 4096,
-        collectives: EVERY.to_vec(),
+        collectives: Collective::ALL.to_vec(),
         timeout: Duration::from_secs(20),
         ..Options::default()
     }
