@@ -345,6 +345,9 @@ impl Operation {
             let received = match lane.receive.filter(|_| step.op.receives()) {
                 Some(at) => {
                     let half = &mut links.receive[at];
+                    if matches!(step.op, Op::Recv | Op::RecvCopySend) {
+                        half.link.land(self.place(step.dst));
+                    }
                     match half.link.poll_message(&tag).map_err(|e| (half.id.from, e))? {
                         Some(slot) => Some(slot),
                         None => return Ok(Blocked::Message),
@@ -411,8 +414,13 @@ impl Operation {
     /// Whether the link sends what this step sends from where it lies, or will lie.
     fn lends(&self, l: usize, step: &Step, transmit: Option<usize>, links: &mut Links) -> bool {
         let (Some(at), Some(lasting)) = (transmit, &self.lasting) else { return false };
-        let data = if step.op == Op::Send { step.src } else { step.dst };
-        lasting[l][self.counters[l]] && links.transmit[at].link.lend(self.place(data))
+        let data = match step.op {
+            Op::Send => step.src,
+            Op::RecvCopySend | Op::RecvReduceCopySend => step.dst,
+            // What it sends lies in no buffer.
+            _ => return false,
+        };
+        links.transmit[at].link.lend(self.place(data), lasting[l][self.counters[l]])
     }
 
     /// What a step does but for its messages; into `next` goes what is sent, unless it is sent from where it lies.

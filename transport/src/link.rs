@@ -163,9 +163,10 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     fn holds(&self, _buffer: Slot) -> bool {
         false
     }
-    /// Whether the message that is posted next may be sent from where its data lies; the slot's place for it is then left alone.
-    /// Nobody writes the data until the connection is flushed, or the message is known to be consumed.
-    fn lend(&mut self, _data: Slot) -> bool {
+    /// Whether the message that is posted next is sent from where its data lies, or will lie when it is posted; the slot's place for
+    /// it is then left alone. Where `lasts`, nobody writes the data until the connection is flushed, or the message is known to be
+    /// consumed; else somebody may once posting it has returned.
+    fn lend(&mut self, _data: Slot, _lasts: bool) -> bool {
         false
     }
     /// Whether posted messages wait in this process to be moved by [`Transmit::poll_flushed`].
@@ -192,6 +193,9 @@ pub(crate) trait Transmit: Send + fmt::Debug {
 
 /// Receiving half of a connection.
 pub(crate) trait Receive: Send + fmt::Debug {
+    /// Says where the data of the next message goes, so that it may be put there at once: [`Receive::poll_message`] then shows that
+    /// place. Said before every poll of a message that is copied as it is; the place may be written from the first on.
+    fn land(&mut self, _place: Slot) {}
     /// The next message, the same one until it is released; it must be the one described by `expected`.
     fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError>;
     /// Gives the slot of the message back.

@@ -5,6 +5,8 @@
 #![expect(unsafe_code, reason = "links hand out places in memory that other processes share")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
 use std::ptr::NonNull;
 
 /// Where memory is, and so which kernels may touch it.
@@ -164,6 +166,20 @@ pub(crate) fn copy_both(dst: Slot, next: Slot, src: Slot) {
         copy(next.part(at, bytes), piece);
         at += bytes;
     }
+}
+
+/// Writes to a socket what lies in `head` and behind it what lies in `data`, as far as the kernel takes it.
+pub(crate) fn write_behind(socket: &TcpStream, head: &[u8], data: Slot) -> io::Result<usize> {
+    // SAFETY: Whoever lends the place to a link lets nobody write it until the link has sent it.
+    let data = unsafe { data.read::<u8>() };
+    (&mut &*socket).write_vectored(&[IoSlice::new(head), IoSlice::new(data)])
+}
+
+/// Reads from a socket what belongs to `head`, and what comes behind it into `place`.
+pub(crate) fn read_behind(socket: &TcpStream, head: &mut [u8], place: Slot) -> io::Result<usize> {
+    // SAFETY: The step that the message is for may write the place, and no other step reads or writes it meanwhile.
+    let place = unsafe { place.write::<u8>() };
+    (&mut &*socket).read_vectored(&mut [IoSliceMut::new(head), IoSliceMut::new(place)])
 }
 
 /// Whether [`evict`] does anything here.

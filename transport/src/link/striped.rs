@@ -54,6 +54,14 @@ impl Transmit for StripedTransmit {
         Ok(())
     }
 
+    fn holds(&self, buffer: Slot) -> bool {
+        self.sockets[self.next].holds(buffer)
+    }
+
+    fn lend(&mut self, data: Slot, lasts: bool) -> bool {
+        self.sockets[self.next].lend(data, lasts)
+    }
+
     fn is_queued(&self) -> bool {
         self.sockets.iter().any(TcpTransmit::is_queued)
     }
@@ -86,6 +94,10 @@ impl StripedReceive {
 }
 
 impl Receive for StripedReceive {
+    fn land(&mut self, place: Slot) {
+        self.sockets[self.next].land(place);
+    }
+
     fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError> {
         self.sockets[self.next].poll_message(expected)
     }

@@ -1,4 +1,9 @@
 //! A TCP connection per connection of the plan. Every message is a frame: a header, then the data, which is not encrypted.
+//!
+//! ```text
+//!   small   data ──▶ slot ──▶ kernel        kernel ──▶ memory of the link ──▶ where it goes
+//!   large   data ───────────▶ kernel        kernel ──────────────────────────▶ where it goes
+//! ```
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +11,11 @@ use std::os::fd::AsFd;
 
 use super::header::{HEADER, Identity, decode, encode};
 use super::{Interest, LinkError, Receive, Tag, Transmit};
-use crate::memory::{Aligned, Slot};
+use crate::memory::{Aligned, Slot, copy, read_behind, write_behind};
+
+/// Messages from so many bytes on go between the kernel and the caller's buffers; a shorter copy costs less than looking after two
+/// places.
+const DIRECT: usize = 8 << 10;
 
 fn closed(error: io::Error) -> LinkError {
     match error.kind() {
@@ -17,7 +26,7 @@ fn closed(error: io::Error) -> LinkError {
     }
 }
 
-/// Sending half: frames lie one after another in memory of this process until the kernel has taken them.
+/// Sending half: frames lie in memory of this process until the kernel has taken them, each in its slot but for data that is lent.
 #[derive(Debug)]
 pub(crate) struct TcpTransmit {
     stream: TcpStream,
@@ -27,6 +36,10 @@ pub(crate) struct TcpTransmit {
     slot_bytes: usize,
     /// Bytes of each slot's frame.
     lengths: Vec<usize>,
+    /// Where the data of each slot's frame lies, unless in the slot.
+    lent: Vec<Option<Slot>>,
+    /// Of the message that is posted next: its data, and whether it lasts.
+    lends: Option<(Slot, bool)>,
     posted: u64,
     written: u64,
     /// Bytes of the frame `written` the kernel has taken.
@@ -51,6 +64,8 @@ impl TcpTransmit {
             slots,
             slot_bytes,
             lengths: vec![0; slots],
+            lent: vec![None; slots],
+            lends: None,
             posted: 0,
             written: 0,
             offset: 0,
@@ -69,11 +84,30 @@ impl TcpTransmit {
         (slot, slot * (HEADER + self.slot_bytes))
     }
 
+    /// Copies what the kernel has not taken yet of the message that was posted last into its slot.
+    fn keep(&mut self, slot: usize, start: usize, data: Slot) {
+        let first = self.written + 1 == self.posted;
+        let gone = if first { self.offset.saturating_sub(HEADER) } else { 0 };
+        let rest = data.bytes() - gone;
+        copy(self.memory.slot(start + HEADER + gone, rest), data.part(gone, rest));
+        self.lent[slot] = None;
+    }
+
     fn write(&mut self) -> Result<(), LinkError> {
         while self.written < self.posted {
             let (slot, start) = self.place(self.written);
-            let frame = &self.memory.bytes()[start + self.offset..start + self.lengths[slot]];
-            match (&self.stream).write(frame) {
+            let frame = start + self.offset..start + self.lengths[slot];
+            let taken = match self.lent[slot] {
+                None => (&self.stream).write(&self.memory.bytes()[frame]),
+                Some(data) => {
+                    let header = &self.memory.bytes()[start..start + HEADER];
+                    let (from, gone) =
+                        (self.offset.min(HEADER), self.offset.saturating_sub(HEADER));
+                    let rest = data.part(gone, data.bytes() - gone);
+                    write_behind(&self.stream, &header[from..], rest)
+                }
+            };
+            match taken {
                 Ok(0) => return Err(LinkError::Closed),
                 Ok(bytes) => {
                     self.offset += bytes;
@@ -107,8 +141,25 @@ impl Transmit for TcpTransmit {
         let header = encode(&self.identity, self.posted, tag);
         self.memory.bytes_mut()[start..start + HEADER].copy_from_slice(&header);
         self.lengths[slot] = HEADER + tag.bytes as usize;
+        let lends = self.lends.take();
+        self.lent[slot] = lends.map(|(data, _)| data);
         self.posted += 1;
-        self.write()
+        self.write()?;
+        if let Some((data, false)) = lends
+            && self.written < self.posted
+        {
+            self.keep(slot, start, data);
+        }
+        Ok(())
+    }
+
+    fn holds(&self, buffer: Slot) -> bool {
+        buffer.bytes() >= DIRECT
+    }
+
+    fn lend(&mut self, data: Slot, lasts: bool) -> bool {
+        self.lends = (data.bytes() >= DIRECT).then_some((data, lasts));
+        self.lends.is_some()
     }
 
     fn is_queued(&self) -> bool {
@@ -132,7 +183,8 @@ impl Transmit for TcpTransmit {
 /// Most bytes that are read beyond a frame: what is there of the next ones is worth a call saved as long as moving it costs less.
 const AHEAD: usize = 4096;
 
-/// Receiving half. A frame begins where memory begins; of those behind it, what came with the same call lies behind.
+/// Receiving half. A frame begins where memory begins; of those behind it, what came with the same call lies behind. Data that has
+/// landed lies where it goes instead, and then nothing lies behind.
 #[derive(Debug)]
 pub(crate) struct TcpReceive {
     stream: TcpStream,
@@ -144,6 +196,10 @@ pub(crate) struct TcpReceive {
     checked: bool,
     /// Of them, those of the frame that was shown last.
     frame: usize,
+    /// Where the data of the next message goes, if it is to land there.
+    place: Option<Slot>,
+    /// Bytes that have landed.
+    landed: usize,
     received: u64,
     /// Bytes that came in all.
     moved: u64,
@@ -163,6 +219,8 @@ impl TcpReceive {
             filled: 0,
             checked: false,
             frame: 0,
+            place: None,
+            landed: 0,
             received: 0,
             moved: 0,
             #[cfg(test)]
@@ -171,7 +229,45 @@ impl TcpReceive {
     }
 }
 
+impl TcpReceive {
+    /// Asks the kernel once: for the rest of the message, or for more where that is worth it.
+    fn read(&mut self, bytes: usize) -> io::Result<usize> {
+        #[cfg(test)]
+        {
+            self.calls += 1;
+        }
+        let Some(place) = self.place else {
+            let end = HEADER + bytes;
+            // Of what a long frame leaves in the socket nothing is gained: it fills its calls by itself.
+            let most = if end <= AHEAD { end + AHEAD } else { end };
+            let came = (&self.stream).read(&mut self.memory.bytes_mut()[self.filled..most])?;
+            self.filled += came;
+            return Ok(came);
+        };
+        // What an earlier call brought of it moves, which is less than `AHEAD`.
+        let early = self.filled.saturating_sub(HEADER);
+        if early > 0 {
+            copy(place.part(self.landed, early), self.memory.slot(HEADER, early));
+            self.landed += early;
+            self.filled = HEADER;
+        }
+        let header = &mut self.memory.bytes_mut()[self.filled.min(HEADER)..HEADER];
+        let wanted = header.len();
+        let came = read_behind(&self.stream, header, place.part(self.landed, bytes - self.landed))?;
+        self.filled += came.min(wanted);
+        self.landed += came - came.min(wanted);
+        Ok(came)
+    }
+}
+
 impl Receive for TcpReceive {
+    fn land(&mut self, place: Slot) {
+        // What has begun to come elsewhere goes on there.
+        if place.bytes() >= DIRECT && (self.filled < HEADER + AHEAD || self.place.is_some()) {
+            self.place = Some(place);
+        }
+    }
+
     fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError> {
         let bytes = expected.bytes as usize;
         let end = HEADER + bytes;
@@ -184,22 +280,20 @@ impl Receive for TcpReceive {
                 }
                 self.checked = true;
             }
+            if let Some(place) = self.place
+                && self.checked
+                && self.landed == bytes
+            {
+                self.frame = HEADER;
+                return Ok(Some(place));
+            }
             if self.filled >= end {
                 self.frame = end;
                 return Ok(Some(self.memory.slot(HEADER, bytes)));
             }
-            // Of what a long frame leaves in the socket nothing is gained: it fills its calls by itself.
-            let most = if end <= AHEAD { end + AHEAD } else { end };
-            #[cfg(test)]
-            {
-                self.calls += 1;
-            }
-            match (&self.stream).read(&mut self.memory.bytes_mut()[self.filled..most]) {
+            match self.read(bytes) {
                 Ok(0) => return Err(LinkError::Closed),
-                Ok(bytes) => {
-                    self.filled += bytes;
-                    self.moved += bytes as u64;
-                }
+                Ok(came) => self.moved += came as u64,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(closed(e)),
@@ -209,6 +303,8 @@ impl Receive for TcpReceive {
 
     fn release(&mut self) {
         self.checked = false;
+        self.place = None;
+        self.landed = 0;
         let rest = self.frame..self.filled;
         self.filled = rest.len();
         if !rest.is_empty() {
@@ -320,6 +416,64 @@ pub(super) mod tests {
         assert_eq!(receive.calls, 2);
     }
 
+    /// Sends messages, each lent or not, lasting or not, landing or not, over buffers of the kernel's that hold a part of them.
+    #[track_caller]
+    fn carries(messages: &[(usize, Option<bool>, bool)]) {
+        let (out, inward) = streams();
+        rustix::net::sockopt::set_socket_send_buffer_size(&out, 4096).unwrap();
+        let most = messages.iter().map(|(bytes, ..)| *bytes).max().unwrap_or(0);
+        let slots = 3;
+        let mut transmit = TcpTransmit::new(out, IDENTITY, slots, most);
+        let mut receive = TcpReceive::new(inward, IDENTITY, most);
+        let mut sources: Vec<_> = messages.iter().map(|_| Aligned::new(most)).collect();
+        let mut arrived = Aligned::new(most);
+        let mut sent = 0;
+        for (at, (bytes, _, lands)) in messages.iter().enumerate() {
+            while let Some((bytes, lends, _)) = messages.get(sent) {
+                let Some(slot) = transmit.poll_slot().unwrap() else { break };
+                let source = &mut sources[sent];
+                source.bytes_mut().fill(u8::try_from(sent + 1).unwrap());
+                let data = source.slot(0, *bytes);
+                let lent = lends.is_some_and(|lasts| transmit.lend(data, lasts));
+                if !lent {
+                    copy(slot.part(0, *bytes), data);
+                }
+                transmit.post(&tag(sent as u64, u32::try_from(*bytes).unwrap())).unwrap();
+                if *lends != Some(true) {
+                    source.bytes_mut().fill(0);
+                }
+                sent += 1;
+            }
+            arrived.bytes_mut().fill(0);
+            let place = arrived.slot(0, *bytes);
+            let expected = tag(at as u64, u32::try_from(*bytes).unwrap());
+            let message = wait(|| {
+                transmit.poll_flushed()?;
+                if *lands {
+                    receive.land(place);
+                }
+                receive.poll_message(&expected)
+            });
+            let message = message.unwrap();
+            assert_eq!(message.same_place(place), *lands && *bytes >= DIRECT);
+            copy(place, message);
+            let wanted = u8::try_from(at + 1).unwrap();
+            assert!(arrived.bytes()[..*bytes].iter().all(|byte| *byte == wanted), "{at}");
+            receive.release();
+        }
+        assert_eq!(transmit.moved(), receive.moved());
+    }
+
+    #[test]
+    fn data_goes_from_and_to_where_it_lies() {
+        let sizes = [DIRECT, 8, 100_000, DIRECT - 1, 0, 3 * DIRECT + 1, 5000, 1 << 18];
+        for lends in [None, Some(false), Some(true)] {
+            for lands in [false, true] {
+                carries(&sizes.map(|bytes| (bytes, lends, lands)));
+            }
+        }
+    }
+
     #[track_caller]
     fn refuse(change: impl FnOnce(&mut Identity), expected: Tag, word: &str) {
         let (out, inward) = streams();
@@ -353,6 +507,16 @@ pub(super) mod tests {
     }
 
     proptest! {
+        #[test]
+        fn messages_of_all_kinds_follow_each_other(
+            messages in proptest::collection::vec(
+                (prop_oneof![0_usize..100, 3000_usize..20_000, 60_000_usize..70_000], any::<Option<bool>>(), any::<bool>()),
+                1..20,
+            ),
+        ) {
+            carries(&messages);
+        }
+
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             fuzz_header(&bytes);

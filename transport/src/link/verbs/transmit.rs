@@ -183,8 +183,8 @@ impl Transmit for VerbsTransmit {
         self.line.holds(data)
     }
 
-    fn lend(&mut self, data: Slot) -> bool {
-        self.lent = self.line.lend(data);
+    fn lend(&mut self, data: Slot, lasts: bool) -> bool {
+        self.lent = if lasts { self.line.lend(data) } else { None };
         self.lent.is_some()
     }
 
