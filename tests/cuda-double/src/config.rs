@@ -27,6 +27,8 @@ pub(crate) struct Config {
     pub(crate) attributes: BTreeMap<i32, i32>,
     /// Pairs without peer access, both ways.
     pub(crate) no_peer: Vec<(usize, usize)>,
+    /// Devices reach each other over PCIe.
+    pub(crate) no_nvlink: bool,
     /// Copies between devices without peer access work by `cuMemcpy` too.
     pub(crate) staged_copies: bool,
     /// Addresses that were freed are given out again.
@@ -131,6 +133,9 @@ impl Config {
         }
         if let Some((name, text)) = get("NO_PEER") {
             config.no_peer = pairs(&name, &text)?;
+        }
+        if let Some((_, text)) = get("NO_NVLINK") {
+            config.no_nvlink = text != "0";
         }
         if let Some((_, text)) = get("STAGED_COPIES") {
             config.staged_copies = text != "0";

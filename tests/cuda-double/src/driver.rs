@@ -161,6 +161,12 @@ impl Driver {
         self.devices.get(index).map(|device| (index, device)).ok_or(Code::INVALID_DEVICE)
     }
 
+    /// A device's attribute, as it was configured or else as such devices have it.
+    pub(crate) fn attribute(&self, device: &Device, number: i32) -> Option<i32> {
+        let asked = self.config.attributes.get(&number).copied();
+        asked.or_else(|| device.attribute(number))
+    }
+
     /// The context that is current on this thread, in whatever state.
     pub(crate) fn current_any(&self) -> Result<Arc<Context>, Code> {
         match context::current_handle() {

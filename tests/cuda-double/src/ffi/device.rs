@@ -41,8 +41,7 @@ entries! {
 
     fn cuDeviceGetAttribute(driver, value: Out<i32>, attribute: i32, device: i32) {
         let (_, device) = driver.device(device)?;
-        let asked = driver.config.attributes.get(&attribute).copied();
-        value.put(asked.or_else(|| device.attribute(attribute)).ok_or(Code::INVALID_VALUE)?)
+        value.put(driver.attribute(device, attribute).ok_or(Code::INVALID_VALUE)?)
     }
 
     fn cuDeviceComputeCapability(driver, major: Out<i32>, minor: Out<i32>, device: i32) {
@@ -67,9 +66,11 @@ entries! {
         }
         let can = i32::from(driver.can_reach(from, to));
         value.put(match attribute {
-            // Rank 0 is the best; arrays are reached where memory is, atomic operations are native over NVLink.
+            // Rank 0 is the best; arrays are reached where memory is.
             1 => 0,
-            2..=4 => can,
+            2 | 4 => can,
+            // Atomic operations are native over NVLink, not over PCIe.
+            3 => i32::from(can != 0 && !driver.config.no_nvlink),
             _ => return Err(Code::INVALID_VALUE),
         })
     }

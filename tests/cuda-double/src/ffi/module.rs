@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::{In, Out, Text};
 use crate::code::Code;
 use crate::driver::Driver;
-use crate::kernel::{self, Function, Module};
+use crate::kernel::{self, Function, Module, Shape};
 use crate::memory::ffi;
 use crate::ptx;
 
@@ -15,6 +15,10 @@ use crate::ptx;
 const END: usize = 0;
 const BUFFER: usize = 1;
 const BUFFER_SIZE: usize = 2;
+
+/// `CUdevice_attribute` values.
+const MULTIPROCESSORS: i32 = 16;
+const COOPERATIVE_LAUNCH: i32 = 95;
 
 fn load(driver: &Driver, out: Out<usize>, image: *const c_char) -> Result<(), Code> {
     let context = driver.current()?;
@@ -111,7 +115,7 @@ fn launch(
     stream: usize,
     each: In<*const c_void>,
     extra: In<usize>,
-    shared_bytes: u32,
+    (shared_bytes, cooperative): (u32, bool),
 ) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
     // A kernel runs only where its module is loaded, and on the current device.
@@ -125,7 +129,20 @@ fn launch(
     if shared_bytes > 49_152 {
         return Err(Code::INVALID_VALUE);
     }
-    let shape = function.check(grid, block)?;
+    let (grid, block) = function.check(grid, block)?;
+    if cooperative {
+        let device = &driver.devices[current.device];
+        let attribute = |number| driver.attribute(device, number).unwrap_or(0);
+        if attribute(COOPERATIVE_LAUNCH) == 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        // All blocks together, or none: no more than all multiprocessors hold at once.
+        let multiprocessors = u32::try_from(attribute(MULTIPROCESSORS)).unwrap_or(0);
+        if grid > function.resident(block)?.saturating_mul(multiprocessors) {
+            return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    let shape = Shape { grid, block, cooperative };
     let parameters = parameters(&function, each, extra)?;
     driver.counts.launches.fetch_add(1, Ordering::Relaxed);
     stream.run(move |stream| function.launch(driver, &stream.context, shape, &parameters));
@@ -170,15 +187,15 @@ entries! {
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(driver, out: Out<i32>, function: usize, threads: i32, _shared: usize) {
         let function = driver.functions.get(function)?;
-        let threads = u32::try_from(threads).ok().filter(|threads| (1..=function.most_threads()).contains(threads));
-        out.put((2048 / threads.ok_or(Code::INVALID_VALUE)?).min(32).cast_signed())
+        let threads = u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?;
+        out.put(function.resident(threads)?.cast_signed())
     }
 
     fn cuLaunchKernel(driver, function: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: usize, each: In<*const c_void>, extra: In<usize>) {
-        launch(driver, function, [gx, gy, gz], [bx, by, bz], stream, each, extra, shared)
+        launch(driver, function, [gx, gy, gz], [bx, by, bz], stream, each, extra, (shared, false))
     }
 
     fn cuLaunchCooperativeKernel(driver, function: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: usize, each: In<*const c_void>) {
-        launch(driver, function, [gx, gy, gz], [bx, by, bz], stream, each, In(std::ptr::null()), shared)
+        launch(driver, function, [gx, gy, gz], [bx, by, bz], stream, each, In(std::ptr::null()), (shared, true))
     }
 }

@@ -9,8 +9,11 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::ptx::Parameter;
 
-/// Beside the two that say how many blocks and threads there are.
-pub(crate) const MOST_PARAMETERS: usize = 14;
+/// Beside those that say which block, and how many blocks and threads there are.
+pub(crate) const MOST_PARAMETERS: usize = 13;
+
+/// Words that a call passes.
+const WORDS: usize = 16;
 
 type Word = u64;
 
@@ -77,31 +80,48 @@ fn last_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-impl Code {
-    /// Runs it. Addresses in the parameters are ones that the double reads.
-    pub(crate) fn run(self, grid: u32, block: u32, values: &[Vec<u8>], parameters: &[Parameter]) {
-        // Structures at addresses that are multiples of 16.
-        let mut structures: Vec<Vec<u128>> = Vec::new();
-        let mut words = [0; MOST_PARAMETERS];
-        for ((word, value), parameter) in words.iter_mut().zip(values).zip(parameters) {
+/// A kernel's parameters, as its host's build takes them.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    /// Of structures, at addresses that are multiples of 16: held here while words name them.
+    _structures: Vec<Vec<u128>>,
+    words: Vec<Word>,
+}
+
+impl Arguments {
+    /// Structures go by address, numbers as they are.
+    pub(crate) fn new(values: &[Vec<u8>], parameters: &[Parameter]) -> Self {
+        let (mut structures, mut words) = (Vec::new(), Vec::new());
+        for (value, parameter) in values.iter().zip(parameters) {
             if parameter.structure {
                 let copied = value.chunks(16).map(|part| {
                     let mut whole = [0; 16];
                     whole[..part.len()].copy_from_slice(part);
                     u128::from_ne_bytes(whole)
                 });
-                structures.push(copied.collect());
-                *word =
-                    structures.last().map_or(0, |last| last.as_ptr().expose_provenance() as u64);
+                let copied: Vec<u128> = copied.collect();
+                words.push(copied.as_ptr().expose_provenance() as u64);
+                structures.push(copied);
             } else {
                 let mut whole = [0; 8];
                 let length = value.len().min(8);
                 whole[..length].copy_from_slice(&value[..length]);
-                *word = u64::from_ne_bytes(whole);
+                words.push(u64::from_ne_bytes(whole));
             }
         }
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = words;
+        Self { _structures: structures, words }
+    }
+}
+
+impl Code {
+    /// Runs it with some words before the kernel's own. Addresses in the parameters are ones that the double reads.
+    pub(crate) fn run(self, before: &[u32], arguments: &Arguments) {
+        let mut words = [0; WORDS];
+        let all =
+            before.iter().map(|word| Word::from(*word)).chain(arguments.words.iter().copied());
+        words.iter_mut().zip(all).for_each(|(word, value)| *word = value);
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = words;
         // SAFETY: as `Any` says; the caller has checked what the function reads and writes.
-        unsafe { (self.0)(grid.into(), block.into(), a, b, c, d, e, f, g, h, i, j, k, l, m, n) };
+        unsafe { (self.0)(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) };
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! What the host's build calls a kernel begins with `topod_host_` where the kernel's name begins with `topod_`. It takes the
 //! number of blocks and of threads in a block, then the kernel's parameters in order: numbers as they are, structures by address.
+//!
+//! Where a kernel's blocks may wait for each other, the host's build has `topod_block_` instead, which runs one block: it takes the
+//! block's number first. A cooperative launch, which promises that all blocks are on the device together, runs them all at once, a
+//! thread each. An ordinary launch promises nothing: they run one after the other, the last first.
 
 mod ffi;
 mod guard;
@@ -28,7 +32,24 @@ pub(crate) struct Module {
 pub(crate) struct Function {
     pub(crate) module: Arc<Module>,
     pub(crate) entry: Entry,
-    code: ffi::Code,
+    code: Build,
+}
+
+/// What the host's build has of a kernel.
+#[derive(Clone, Copy, Debug)]
+enum Build {
+    /// All blocks in one call.
+    Whole(ffi::Code),
+    /// One block in a call.
+    Block(ffi::Code),
+}
+
+/// How many blocks there are, and threads in each; and whether the launch promises that the blocks are there together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: u32,
+    pub(crate) block: u32,
+    pub(crate) cooperative: bool,
 }
 
 /// Most threads of a block on any device.
@@ -54,17 +75,28 @@ pub(crate) fn function(
     if entry.parameters.len() > ffi::MOST_PARAMETERS {
         return Err(not_played("it has too many parameters"));
     }
-    let own = match name.strip_prefix("topod_") {
-        Some(rest) => format!("topod_host_{rest}"),
-        None => format!("{name}_host"),
+    let named = |kind: &str| match name.strip_prefix("topod_") {
+        Some(rest) => format!("topod_{kind}_{rest}"),
+        None => format!("{name}_{kind}"),
     };
-    let code = ffi::find(Path::new(library), &own).map_err(|why| not_played(&why))?;
+    let find = |kind: &str| ffi::find(Path::new(library), &named(kind));
+    let code = match find("block") {
+        Ok(code) => Build::Block(code),
+        Err(_) => Build::Whole(find("host").map_err(|why| not_played(&why))?),
+    };
     Ok(Function { module: Arc::clone(module), entry, code })
 }
 
 impl Function {
     pub(crate) fn most_threads(&self) -> u32 {
         self.entry.most_threads.map_or(MOST_THREADS, |most| most.min(MOST_THREADS))
+    }
+
+    /// Blocks of so many threads that a multiprocessor holds at once.
+    pub(crate) fn resident(&self, threads: u32) -> Result<u32, Code> {
+        let fits = (1..=self.most_threads()).contains(&threads);
+        // As many threads and blocks as a Hopper's multiprocessor.
+        if fits { Ok((2048 / threads).min(32)) } else { Err(Code::INVALID_VALUE) }
     }
 
     /// Checks what a launch is asked for, as far as that is known at once.
@@ -90,7 +122,7 @@ impl Function {
         &self,
         driver: &Driver,
         context: &Context,
-        (grid, block): (u32, u32),
+        shape: Shape,
         parameters: &[Vec<u8>],
     ) -> Result<(), Code> {
         let mut touched = Vec::new();
@@ -109,16 +141,36 @@ impl Function {
                 return Err(Code::ILLEGAL_ADDRESS);
             }
         }
-        let region = driver.memory.own_addresses();
-        let inside =
-            guard::run(region, || self.code.run(grid, block, &own, &self.entry.parameters));
-        if !inside {
+        let arguments = ffi::Arguments::new(&own, &self.entry.parameters);
+        if !self.run(driver.memory.own_addresses(), shape, &arguments) {
             return Err(Code::ILLEGAL_ADDRESS);
         }
         for place in &touched {
             place.check()?;
         }
         Ok(())
+    }
+
+    /// Runs the blocks; whether none touched what is outside of allocations.
+    fn run(&self, region: (u64, u64), shape: Shape, arguments: &ffi::Arguments) -> bool {
+        let Shape { grid, block, cooperative } = shape;
+        let code = match self.code {
+            Build::Whole(code) => {
+                return guard::run(region, || code.run(&[grid, block], arguments));
+            }
+            Build::Block(code) => code,
+        };
+        let one = |number| guard::run(region, || code.run(&[number, grid, block], arguments));
+        if !cooperative {
+            // All of them, whatever one does.
+            return (0..grid).rev().filter(|number| !one(*number)).count() == 0;
+        }
+        std::thread::scope(|scope| {
+            let one = &one;
+            let others: Vec<_> = (1..grid).map(|number| scope.spawn(move || one(number))).collect();
+            let inside = one(0);
+            others.into_iter().fold(inside, |inside, other| other.join().unwrap_or(false) && inside)
+        })
     }
 }
 

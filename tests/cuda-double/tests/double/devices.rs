@@ -54,6 +54,10 @@ fn described_devices_in_another_order() {
     assert_eq!(driver.get::<i32>("cuDeviceCanAccessPeer", &[0, 1]), 0);
     assert_eq!(driver.get::<i32>("cuDeviceGetP2PAttribute", &[2, 1, 0]), 0);
     driver.fails(code::INVALID_DEVICE, "cuDeviceGetP2PAttribute", &[out(&mut 0_i32), 2, 1, 1]);
+    // Atomic operations between devices tell NVLink from PCIe.
+    let native =
+        |config: &str| Driver::new(config).get::<i32>("cuDeviceGetP2PAttribute", &[3, 0, 1]);
+    assert_eq!((native("{}"), native(r#"{"no_nvlink": true}"#)), (1, 0));
     assert_eq!(driver.get::<usize>("cuDeviceTotalMem_v2", &[0]), 65536);
     driver.allocate(60_000);
     driver.fails(code::OUT_OF_MEMORY, "cuMemAlloc_v2", &[out(&mut 0_u64), 10_000]);

@@ -206,17 +206,8 @@ fn modules_are_read() {
 #[test]
 fn a_kernel_that_strays_ends_its_context() {
     let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("stray.c"), folder.path().join("stray.so"));
-    std::fs::write(
-        &source,
-        "void stray_host(unsigned grid, unsigned block, int *at, unsigned long by) { (void)grid; (void)block; at[by] += 1; }\n",
-    )
-    .unwrap();
-    let mut compiler = std::process::Command::new("cc");
-    match compiler.arg("-shared").arg("-fPIC").arg(&source).arg("-o").arg(&library).status() {
-        Ok(status) => assert!(status.success()),
-        Err(error) => return println!("skipped: cc: {error}"),
-    }
+    let source = "void stray_host(unsigned grid, unsigned block, int *at, unsigned long by) { (void)grid; (void)block; at[by] += 1; }\n";
+    let Some(library) = built(folder.path(), source) else { return };
     let text = ".version 8.0\n.target sm_70\n.address_size 64\n\
                 .visible .entry stray(.param .u64 a, .param .u64 b)\n{\nret;\n}\n\0";
     let stray = |by: u64, freed: bool| {
@@ -237,4 +228,79 @@ fn a_kernel_that_strays_ends_its_context() {
     assert_eq!(stray(1024, false).0, code::ILLEGAL_ADDRESS, "one element behind");
     assert_eq!(stray(1 << 20, false).0, code::ILLEGAL_ADDRESS);
     assert_eq!(stray(0, true).0, code::ILLEGAL_ADDRESS);
+}
+
+/// Builds C source for the double to run; `None` without a compiler.
+fn built(folder: &std::path::Path, source: &str) -> Option<PathBuf> {
+    let (file, library) = (folder.join("kernel.c"), folder.join("kernel.so"));
+    std::fs::write(&file, source).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    match compiler.arg("-shared").arg("-fPIC").arg(&file).arg("-o").arg(&library).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => {
+            println!("skipped: cc: {error}");
+            return None;
+        }
+    }
+    Some(library)
+}
+
+/// Each block writes at which turn it came; where `wait` is set, it waits until all have come.
+const MEETING: &str = "#include <sched.h>\n\
+    void meet_block(unsigned b, unsigned grid, unsigned threads, unsigned *come, unsigned *turn, unsigned wait) {\n\
+    (void)threads; turn[b] = __atomic_fetch_add(come, 1, __ATOMIC_SEQ_CST);\n\
+    while (wait && __atomic_load_n(come, __ATOMIC_SEQ_CST) < grid) sched_yield(); }\n";
+
+#[test]
+fn blocks_of_a_cooperative_launch_are_there_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = built(folder.path(), MEETING) else { return };
+    let text = ".version 8.0\n.target sm_70\n.address_size 64\n\
+                .visible .entry meet(.param .u64 a, .param .u64 b, .param .u32 c)\n.maxntid 512\n{\nret;\n}\n\0";
+    let start = |attributes: &str| {
+        let driver =
+            Driver::new(&format!(r#"{{"kernels": {library:?}, "attributes": {{{attributes}}}}}"#));
+        let module = driver.get::<u64>("cuModuleLoadData", &[at(text.as_bytes())]);
+        let function = driver.get::<u64>("cuModuleGetFunction", &[module, at(b"meet\0")]);
+        let memory = driver.allocate(4096);
+        driver.put(memory, &[0; 4096]);
+        let stream = driver.stream();
+        (driver, function, memory, stream)
+    };
+    let launch =
+        |driver: &Driver, call: &str, function, (memory, wait): (u64, u32), grid: u64, stream| {
+            let parameters = at(&[at(&[memory]), at(&[memory + 64]), at(&[wait])]);
+            driver.call(call, &[function, grid, 1, 1, 512, 1, 1, 0, stream, parameters, 0])
+        };
+    let turns = |driver: &Driver, memory: u64, grid: usize| -> Vec<u32> {
+        let bytes = driver.bytes(memory + 64, 4 * grid);
+        bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    };
+
+    let (driver, function, memory, stream) = start("");
+    let call = "cuLaunchCooperativeKernel";
+    assert_eq!(launch(&driver, call, function, (memory, 1), 9, stream), code::SUCCESS);
+    driver.ok("cuStreamSynchronize", &[stream]);
+    let mut met = turns(&driver, memory, 9);
+    met.sort_unstable();
+    assert_eq!(met, (0..9).collect::<Vec<_>>());
+    // Four blocks of 512 threads on each of 132 multiprocessors.
+    let too_many = launch(&driver, call, function, (memory, 0), 4 * 132 + 1, stream);
+    assert_eq!(too_many, code::COOPERATIVE_TOO_LARGE);
+    let resident =
+        driver.get::<i32>("cuOccupancyMaxActiveBlocksPerMultiprocessor", &[function, 512, 0]);
+    assert_eq!(resident, 4);
+
+    // An ordinary launch promises no order, and has the one that is least expected.
+    driver.put(memory, &[0; 4096]);
+    assert_eq!(launch(&driver, "cuLaunchKernel", function, (memory, 0), 5, stream), code::SUCCESS);
+    driver.ok("cuStreamSynchronize", &[stream]);
+    assert_eq!(turns(&driver, memory, 5), [4, 3, 2, 1, 0]);
+
+    let (driver, function, memory, stream) = start(r#""16": 1"#);
+    let too_many = launch(&driver, call, function, (memory, 0), 5, stream);
+    assert_eq!(too_many, code::COOPERATIVE_TOO_LARGE);
+    let (driver, function, memory, stream) = start(r#""95": 0"#);
+    let none = launch(&driver, call, function, (memory, 0), 1, stream);
+    assert_eq!(none, code::NOT_SUPPORTED);
 }

@@ -30,6 +30,7 @@ pub(crate) mod code {
     pub(crate) const NOT_REGISTERED: u32 = 713;
     pub(crate) const MISALIGNED: u32 = 716;
     pub(crate) const LAUNCH_FAILED: u32 = 719;
+    pub(crate) const COOPERATIVE_TOO_LARGE: u32 = 720;
     pub(crate) const NOT_PERMITTED: u32 = 800;
     pub(crate) const NOT_SUPPORTED: u32 = 801;
 }
