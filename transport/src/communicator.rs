@@ -148,12 +148,16 @@ impl Communicator {
         plan: &Plan,
         rank: Rank,
         group: Group,
-        options: Options,
+        mut options: Options,
         listeners: Listeners,
     ) -> Result<Self, ConnectError> {
         check(plan, rank, &options)?;
         let ranks = plan.ranks.len();
-        let by_size = over_sockets(plan, &group, &options);
+        let sockets = sockets_alone(&group, &options);
+        if sockets {
+            options.suit_tcp();
+        }
+        let by_size = sockets.then(|| over_sockets(plan, &options)).flatten();
         let (plan, forbidden) =
             options.choice.narrow(by_size.as_ref().unwrap_or(plan), &options.collectives);
         let wanted = connections_of_all(&plan, &options.collectives, options.priorities);
@@ -340,20 +344,23 @@ impl Drop for Communicator {
     }
 }
 
-/// The plan with choices by size for sockets, where nothing else joins any two ranks; every rank finds the same. `None` where the plan
-/// is to go as it is.
-fn over_sockets(plan: &Plan, group: &Group, options: &Options) -> Option<Plan> {
+/// Whether nothing but sockets joins any two ranks; every rank finds the same.
+fn sockets_alone(group: &Group, options: &Options) -> bool {
     let all: Vec<_> = group.members.iter().map(|member| &member.reach).collect();
     let otherwise = |at: usize| all[..at].iter().any(|b| mesh::kind(all[at], b) != LinkKind::Tcp);
-    let sockets = match options.transport {
+    match options.transport {
         Transport::Tcp => true,
         Transport::Auto => !(1..all.len()).any(otherwise),
         Transport::Shm | Transport::Verbs => false,
-    };
-    if !sockets || options.paths == Paths::Plan {
+    }
+}
+
+/// The plan with choices by size for sockets, which is the same on every rank. `None` where the plan is to go as it is.
+fn over_sockets(plan: &Plan, options: &Options) -> Option<Plan> {
+    if options.paths == Paths::Plan {
         return None;
     }
-    let made = by_size::for_links(plan, &options.collectives, &by_size::TCP, options.slot_bytes);
+    let made = by_size::for_links(plan, &options.collectives, &by_size::TCP, options.slot_bytes());
     // Ways that no memory is left for are left out.
     (budget::fixed(&made, options) <= options.memory_bytes).then_some(made)
 }
@@ -364,10 +371,10 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
     if rank.index() >= ranks {
         return Err(ConnectError::NoSuchRank { rank, ranks });
     }
-    if options.slots < MIN_SLOTS {
+    if options.slots() < MIN_SLOTS {
         return Err(ConnectError::Options("a connection needs at least two slots"));
     }
-    if options.slot_bytes > 1 << 30 {
+    if options.slot_bytes() > 1 << 30 {
         return Err(ConnectError::Options("slots are at most 1 GiB"));
     }
     if !(1..=Options::MOST_PRIORITIES).contains(&options.priorities) {
@@ -376,7 +383,7 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
     if !(1..=Options::MOST_SOCKETS).contains(&options.sockets) {
         return Err(ConnectError::Options("a connection has 1 to 16 sockets"));
     }
-    Sizing::new(1, options.slot_bytes)?;
+    Sizing::new(1, options.slot_bytes())?;
     budget::check(plan, options)
 }
 
@@ -399,7 +406,7 @@ fn claims(plan: &Plan, options: &Options) -> Vec<(String, String)> {
         ("generation", plan.topology.generation.to_string()),
         ("plan digest", plan_digest(plan)),
         ("transport", transport(options)),
-        ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
+        ("slots", format!("{} of {} bytes", options.slots(), options.slot_bytes())),
         ("sockets of a connection", options.sockets.to_string()),
         ("paths", format!("{:?} with heaps of {} bytes", options.paths, options.heap_bytes)),
         ("memory budget", format!("{} bytes", options.memory_bytes)),

@@ -105,7 +105,7 @@ fn nics_for_choice(local: bool, options: &Options) -> Result<Nics, String> {
     }
     let nics =
         Nics::open(&options.ib).map(Nics::of_one_layer).map_err(|error| error.to_string())?;
-    let bytes = options.slots.saturating_mul(options.slot_bytes);
+    let bytes = options.slots().saturating_mul(options.slot_bytes());
     nics.take(bytes).map_err(|error| error.to_string())?;
     Ok(nics)
 }
@@ -166,9 +166,9 @@ impl Mesh {
         identity: Identity,
         options: &Options,
     ) {
-        let bytes = options.slot_bytes;
+        let bytes = options.slot_bytes();
         // Messages in flight are shared out.
-        let slots = options.slots.div_ceil(sockets.len().max(1)).max(MIN_SLOTS);
+        let slots = options.slots().div_ceil(sockets.len().max(1)).max(MIN_SLOTS);
         let transmit = |stream| TcpTransmit::new(stream, identity, slots, bytes);
         let receive = |stream| TcpReceive::new(stream, identity, bytes);
         // One needs no turns.
@@ -223,8 +223,8 @@ impl Between {
     fn layout(&self, options: &Options) -> Layout {
         Layout {
             connections: self.connections.len(),
-            slots: options.slots,
-            slot_bytes: options.slot_bytes,
+            slots: options.slots(),
+            slot_bytes: options.slot_bytes(),
         }
     }
 }

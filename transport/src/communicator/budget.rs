@@ -31,8 +31,8 @@ fn most_connections(plan: &Plan, options: &Options) -> usize {
 pub(super) fn fixed(plan: &Plan, options: &Options) -> usize {
     let ranks = plan.ranks.len();
     // A slot with its header, and a page for where a connection's slots begin.
-    let slots = options.slots.max(MIN_SLOTS * options.sockets as usize);
-    let connection = slots.saturating_mul(options.slot_bytes + 64).saturating_add(4096);
+    let slots = options.slots().max(MIN_SLOTS * options.sockets as usize);
+    let connection = slots.saturating_mul(options.slot_bytes() + 64).saturating_add(4096);
     let links = most_connections(plan, options).saturating_mul(connection);
     links.saturating_add(arena::fixed_bytes(ranks)).saturating_add(scratch_bytes(ranks))
 }
@@ -45,7 +45,7 @@ pub(super) fn check(plan: &Plan, options: &Options) -> Result<(), ConnectError> 
     }
     // A peer waits while each of this rank's connections has its turn, and must not take that for silence.
     if let Some(rate) = options.bandwidth {
-        let bytes = most_connections(plan, options).saturating_mul(options.slot_bytes);
+        let bytes = most_connections(plan, options).saturating_mul(options.slot_bytes());
         let turn = Duration::from_nanos(span_ns(bytes as u64, rate));
         if turn > options.timeout / 4 {
             return Err(ConnectError::Options(

@@ -213,12 +213,12 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "slot_bytes",
         values: "bytes",
-        set: |options, value| number(value).map(|bytes| options.slot_bytes = bytes),
+        set: |options, value| number(value).map(|bytes| options.slot_bytes = Some(bytes)),
     },
     Setting {
         name: "slots",
         values: "a number from 2",
-        set: |options, value| number(value).map(|slots| options.slots = slots),
+        set: |options, value| number(value).map(|slots| options.slots = Some(slots)),
     },
     Setting {
         name: "socket_ifname",

@@ -243,7 +243,7 @@ impl Communicator {
     }
 
     pub(super) fn sizing(&self, element_bytes: usize) -> Sizing {
-        Sizing::new(element_bytes, self.options.slot_bytes)
+        Sizing::new(element_bytes, self.options.slot_bytes())
             .expect("slots were found large enough for a line, and elements are smaller")
     }
 

@@ -44,7 +44,7 @@ fn group<T: Send>(
 }
 
 fn with(transport: Transport) -> impl Fn(Rank) -> Options + Sync {
-    move |_| Options { transport, slot_bytes: 4096, ..Options::default() }
+    move |_| Options { transport, slot_bytes: Some(4096), ..Options::default() }
 }
 
 fn value(rank: Rank, i: usize) -> f32 {
@@ -79,7 +79,7 @@ fn check_others(plan: &Plan, transport: Transport) {
     let ranks: Vec<_> = plan.ranks.iter().map(|r| r.rank).collect();
     let options = |_| Options {
         transport,
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         collectives: vec![AllGather, ReduceScatter, Broadcast, Reduce],
         ..Options::default()
     };
@@ -182,8 +182,10 @@ fn another_size_is_an_error_on_every_rank() {
 
 #[test]
 fn other_settings_are_refused() {
-    let options =
-        |rank: Rank| Options { slots: if rank == Rank(1) { 8 } else { 4 }, ..Options::default() };
+    let options = |rank: Rank| Options {
+        slots: Some(if rank == Rank(1) { 8 } else { 4 }),
+        ..Options::default()
+    };
     group(&ring_plan(3, 1), options, |made, _| {
         let error = made.unwrap_err().to_string();
         assert!(error.contains("has slots 4 of 131072 bytes, rank 1"), "{error}");
@@ -208,9 +210,9 @@ fn nonsense_is_refused_before_anything_is_sent() {
         assert!(error.contains(word), "{error}");
     };
     refuse(2, Options::default(), "rank 2 is not in a plan of 2 ranks");
-    refuse(0, Options { slots: 1, ..Options::default() }, "at least two slots");
-    refuse(0, Options { slot_bytes: 8, ..Options::default() }, "slots of 8 bytes");
-    refuse(0, Options { slot_bytes: 2 << 30, ..Options::default() }, "at most 1 GiB");
+    refuse(0, Options { slots: Some(1), ..Options::default() }, "at least two slots");
+    refuse(0, Options { slot_bytes: Some(8), ..Options::default() }, "slots of 8 bytes");
+    refuse(0, Options { slot_bytes: Some(2 << 30), ..Options::default() }, "at most 1 GiB");
     group(&ring_plan(1, 1), with(Transport::Auto), |made, _| {
         let error = made.unwrap().all_reduce_into(&[1.0], &mut [0.0; 2], ReduceOp::Sum);
         assert_eq!(error.unwrap_err().to_string(), "an output of 2 elements, not 1");

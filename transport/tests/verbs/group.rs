@@ -19,7 +19,7 @@ impl Group {
         let mut options = Options {
             timeout: Duration::from_secs(60),
             transport: Transport::Verbs,
-            slot_bytes: 4096,
+            slot_bytes: Some(4096),
             collectives: Collective::ALL.to_vec(),
             ..Options::default()
         };

@@ -132,7 +132,7 @@ fn goes_on(group: &mut Communicator, case: &Case) {
     let options = Options {
         transport: case.transport,
         paths: case.paths,
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         heap_bytes: 1 << 20,
         collectives: vec![Collective::AllReduce],
         ..Options::default()
@@ -185,7 +185,7 @@ fn one_rank(
         transport: case.transport,
         paths: case.paths,
         cross_memory: case.cross_memory,
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         heap_bytes: 1 << 20,
         collectives: vec![Collective::AllReduce, Collective::AllGather],
         on_step: dies.then(|| -> crate::executor::StepHook {

@@ -29,7 +29,7 @@ fn options(transport: Transport, timeout: Duration) -> Options {
         transport,
         timeout,
         join_timeout: timeout * 2,
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         collectives: vec![Collective::AllReduce, Collective::AllGather],
         ..Options::default()
     }

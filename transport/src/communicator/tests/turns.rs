@@ -53,7 +53,7 @@ fn priorities_are_those_the_group_was_made_for() {
 fn operations_of_all_priorities_are_right() {
     let options = |_| Options {
         priorities: 3,
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         transport: Transport::Tcp,
         ..Options::for_all()
     };

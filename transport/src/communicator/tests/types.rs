@@ -31,7 +31,7 @@ small!(
 fn every(transport: Transport) -> impl Fn(Rank) -> Options + Sync {
     move |_| Options {
         transport,
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         collectives: Collective::ALL.to_vec(),
         timeout: Duration::from_secs(20),
         ..Options::default()

@@ -74,7 +74,7 @@ impl End {
         options: &Options,
     ) -> io::Result<Self> {
         let nic = Arc::clone(nics.of_channel(id.channel, named));
-        let (slots, slot_bytes) = (options.slots, options.slot_bytes.next_multiple_of(HEADER));
+        let (slots, slot_bytes) = (options.slots(), options.slot_bytes().next_multiple_of(HEADER));
         let place = HEADER + slot_bytes;
         if place as u64 > u64::from(nic.longest) {
             let (name, longest) = (nic.name(), nic.longest);
