@@ -3,8 +3,10 @@
     gloo.py RANKS COLLECTIVE in|out hot|cold MILLISECONDS BYTES...
 
 prints on rank 0, for each size:   BYTES MEDIAN_US LEAST_US P10_US WRONG
+With TOPOD_PEERS_HOSTS=A,B,ADDRESS,DEVICE half of the ranks are in either network namespace; A has the address, both the device.
 Bytes are the whole data of the collective, as nccl-tests counts them. The slowest rank's time counts.
 """
+import ctypes
 import os
 import socket
 import sys
@@ -14,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+CLONE_NEWNET = 0x40000000
 COLD_BYTES, COLD_OPERATIONS, BATCHES, MOST = 64 << 20, 100, 20, 2000
 WHOLE = ("all-reduce", "broadcast", "reduce", "send-recv")
 
@@ -91,11 +94,22 @@ def measure(rank, ranks, what, in_place, cold, budget, size):
     return slowest(times), int(bad)
 
 
+def enter(host):
+    """Moves this process into a network namespace."""
+    with open(f"/run/netns/{host}") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {host}")
+
+
 def work(rank, ranks, port, what, place, heat, budget, sizes):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    address, device = "127.0.0.1", "lo"
+    if hosts := os.environ.get("TOPOD_PEERS_HOSTS"):
+        *names, address, device = hosts.split(",")
+        enter(names[rank * len(names) // ranks])
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=device)
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     for size in sizes:
         times, wrong = measure(rank, ranks, what, place == "in", heat == "cold", budget, size)

@@ -7,7 +7,7 @@
 //! A run is one library, link, collective, placement and number of ranks, over all sizes. What a run printed is kept at once, so a
 //! command that was interrupted goes on where it stopped; a run that failed is kept as such, with why. A virtual machine's cores move:
 //! what they need to reach each other's caches changes threefold from minute to minute. So everything is run several times, the
-//! libraries in turn, and the best run of each counts.
+//! libraries in turn, and the best run of each counts. Over `veth` half of the ranks are on either of two hosts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -20,6 +20,7 @@ use crate::workspace_root;
 
 mod libraries;
 mod table;
+mod veth;
 
 use libraries::Library;
 
@@ -75,7 +76,7 @@ struct Case {
 impl Case {
     fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for link in ["shm", "tcp"] {
+        for link in ["shm", "tcp", "veth"] {
             for ranks in RANKS {
                 for (collective, placements) in COLLECTIVES {
                     for placement in placements {
@@ -132,16 +133,20 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     let ours = build()?;
     let libraries = libraries::find(&folder);
+    let hosts = veth::Hosts::new(&folder);
+    if let Err(why) = &hosts {
+        println!("peers: without two hosts: {why}");
+    }
     let done = runs(&read(&results));
-    for (pass, case) in (0..passes).flat_map(|pass| Case::all().into_iter().map(move |c| (pass, c)))
-    {
+    let cases = || Case::all().into_iter().filter(|case| case.link != "veth" || hosts.is_ok());
+    for (pass, case) in (0..passes).flat_map(|pass| cases().map(move |case| (pass, case))) {
         let mut who: Vec<(String, Vec<String>)> =
-            vec![("ours".to_owned(), own(&ours, &case, false))];
+            vec![("ours".to_owned(), own(&ours, &case, false, &folder))];
         if case.link == "shm" {
-            who.push(("registered".to_owned(), own(&ours, &case, true)));
+            who.push(("registered".to_owned(), own(&ours, &case, true, &folder)));
         }
         let peers = libraries.iter().filter(|library| library.link == case.link);
-        who.extend(peers.map(|library| (library.name.clone(), theirs(library, &case))));
+        who.extend(peers.map(|library| (library.name.clone(), theirs(library, &case, &folder))));
         for (name, command) in who {
             let key = case.key(&name);
             if done.get(&key).is_some_and(|count| *count > pass) || !key.contains(&only) {
@@ -173,7 +178,7 @@ fn build() -> Result<PathBuf, String> {
         .ok_or_else(|| "the build failed".to_owned())
 }
 
-fn own(program: &Path, case: &Case, registered: bool) -> Vec<String> {
+fn own(program: &Path, case: &Case, registered: bool, folder: &Path) -> Vec<String> {
     let sizes: Vec<String> = case.sizes().iter().map(|size| size.max(&8).to_string()).collect();
     let (ranks, sizes) = (case.ranks.to_string(), sizes.join(","));
     let machine = workspace_root().join("tests/fixtures/dgx1v/snapshot.json");
@@ -186,18 +191,21 @@ fn own(program: &Path, case: &Case, registered: bool) -> Vec<String> {
         "--sizes",
         &sizes,
         "--transport",
-        case.link,
+        if case.link == "veth" { "tcp" } else { case.link },
         "--placement",
         case.placement,
         "--from",
         &machine,
         "--min-time",
         BUDGET_MS,
-        "--pin",
         "-o",
         "json",
     ];
     command.extend(fixed.map(str::to_owned));
+    if case.link == "veth" {
+        return veth::own(folder, case.ranks, command);
+    }
+    command.push("--pin".to_owned());
     if case.cold {
         command.push("--cold".to_owned());
     }
@@ -207,8 +215,8 @@ fn own(program: &Path, case: &Case, registered: bool) -> Vec<String> {
     command
 }
 
-fn theirs(library: &Library, case: &Case) -> Vec<String> {
-    let mut command = library.run(case.ranks);
+fn theirs(library: &Library, case: &Case, folder: &Path) -> Vec<String> {
+    let mut command = library.run(case.ranks, folder);
     let heat = if case.cold { "cold" } else { "hot" };
     command.extend([case.collective, case.placement, heat, BUDGET_MS].map(str::to_owned));
     command.extend(case.sizes().iter().map(u64::to_string));

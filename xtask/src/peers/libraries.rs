@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::veth;
 use crate::setup;
 use crate::workspace_root;
 
@@ -10,7 +11,7 @@ use crate::workspace_root;
 #[derive(Clone, Debug)]
 pub(super) struct Library {
     pub(super) name: String,
-    /// `shm` or `tcp`.
+    /// `shm`, `tcp` or `veth`.
     pub(super) link: &'static str,
     start: Start,
 }
@@ -30,16 +31,20 @@ enum Start {
 }
 
 impl Library {
-    /// The command for so many ranks, but for what is to be measured.
-    pub(super) fn run(&self, ranks: u32) -> Vec<String> {
-        let ranks = ranks.to_string();
+    /// The command for so many ranks, but for what is to be measured. `folder` has the scripts that start ranks on two hosts.
+    pub(super) fn run(&self, ranks: u32, folder: &Path) -> Vec<String> {
+        let apart = self.link == "veth";
         match &self.start {
             Start::Mpi { launcher, program } => {
-                let program = program.display().to_string();
-                [&launcher[..], &["-np".to_owned(), ranks, program]].concat()
+                let launcher =
+                    if apart { veth::mpi(folder, ranks, launcher) } else { launcher.clone() };
+                let rest = ["-np".to_owned(), ranks.to_string(), program.display().to_string()];
+                [&launcher[..], &rest].concat()
             }
             Start::Script { interpreter, script } => {
-                vec![interpreter.clone(), script.display().to_string(), ranks]
+                let command =
+                    vec![interpreter.clone(), script.display().to_string(), ranks.to_string()];
+                if apart { veth::gloo(command) } else { command }
             }
         }
     }
@@ -74,6 +79,7 @@ const OPEN_MPI_4: &[(&str, &str)] = &[
         "tcp",
         "--oversubscribe --bind-to none --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include lo",
     ),
+    ("veth", "--oversubscribe --bind-to none --mca pml ob1 --mca btl self,tcp"),
 ];
 const OPEN_MPI_5: &[(&str, &str)] = &[
     ("shm", "--map-by :OVERSUBSCRIBE --bind-to none --mca pml ob1 --mca btl self,sm"),
@@ -81,6 +87,7 @@ const OPEN_MPI_5: &[(&str, &str)] = &[
         "tcp",
         "--map-by :OVERSUBSCRIBE --bind-to none --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include lo",
     ),
+    ("veth", "--map-by :OVERSUBSCRIBE --bind-to none --mca pml ob1 --mca btl self,tcp"),
 ];
 const SHARED_MEMORY: &[(&str, &str)] = &[("shm", "")];
 
@@ -137,7 +144,10 @@ pub(super) fn find(folder: &Path) -> Vec<Library> {
         }
     }
     match gloo() {
-        Ok(library) => found.push(library),
+        Ok(library) => {
+            found.push(Library { link: "veth", ..library.clone() });
+            found.push(library);
+        }
         Err(why) => println!("peers: without Gloo: {why}"),
     }
     found
@@ -199,7 +209,7 @@ fn build(wanted: &Wanted, folder: &Path) -> Result<(Vec<String>, PathBuf), Strin
     Ok((launcher, program))
 }
 
-fn quiet(command: &mut Command) -> Result<(), String> {
+pub(super) fn quiet(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output =
         command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
