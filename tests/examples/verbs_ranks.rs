@@ -63,7 +63,7 @@ fn one_rank(part: &Value) {
     let mut options = Options {
         timeout: Duration::from_secs(60),
         transport: Transport::Verbs,
-        slot_bytes: 32 << 10,
+        slot_bytes: Some(32 << 10),
         collectives: Collective::ALL.to_vec(),
         ..Options::default()
     };
