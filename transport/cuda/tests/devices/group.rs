@@ -36,7 +36,7 @@ pub(crate) fn image() -> Image {
 pub(crate) fn options() -> Options {
     let host = transport::Options {
         timeout: Duration::from_secs(60),
-        slot_bytes: 4096,
+        slot_bytes: Some(4096),
         ..Default::default()
     };
     Options {
