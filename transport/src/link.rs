@@ -25,6 +25,7 @@ use crate::element::{ElementType, ReduceOp};
 use crate::memory::Slot;
 
 pub(crate) mod header;
+pub(crate) mod paired;
 pub(crate) mod shm;
 pub(crate) mod striped;
 pub(crate) mod tcp;

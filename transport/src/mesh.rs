@@ -31,6 +31,7 @@ use crate::error::{ConnectError, Culprit};
 use crate::frame::{self, remaining};
 use crate::host::Host;
 use crate::link::header::Identity;
+use crate::link::paired::PairedReceive;
 use crate::link::shm::{Doorbell, Layout, Pair, Segment, ShmReceive, ShmTransmit, Side};
 use crate::link::striped::{StripedReceive, StripedTransmit};
 use crate::link::tcp::{TcpReceive, TcpTransmit};
@@ -157,12 +158,13 @@ impl Mesh {
         self.receive.push(Half { id, link: Box::new(link), turns: VecDeque::new() });
     }
 
-    /// Half of a connection over TCP.
+    /// Half of a connection over TCP. With `shared`, the socket of the connection the other way, short messages go over that.
     fn join(
         &mut self,
         id: ConnectionId,
         sends: bool,
         mut sockets: Vec<TcpStream>,
+        shared: Option<TcpStream>,
         identity: Identity,
         options: &Options,
     ) {
@@ -174,8 +176,16 @@ impl Mesh {
         // One needs no turns.
         let only = if sockets.len() == 1 { sockets.pop() } else { None };
         match (sends, only) {
-            (true, Some(stream)) => self.send(id, transmit(stream)),
-            (false, Some(stream)) => self.receive(id, receive(stream)),
+            (true, Some(stream)) => match shared {
+                Some(shared) => self.send(id, transmit(stream).with_short(shared)),
+                None => self.send(id, transmit(stream)),
+            },
+            (false, Some(stream)) => match shared {
+                Some(shared) => {
+                    self.receive(id, PairedReceive::new(receive(shared), receive(stream)));
+                }
+                None => self.receive(id, receive(stream)),
+            },
             (true, None) => {
                 self.send(id, StripedTransmit::new(sockets.into_iter().map(transmit).collect()));
             }
@@ -277,7 +287,7 @@ pub(crate) fn connect(
     };
     let mut controls = Vec::new();
     for (rank, between) in peers {
-        let Between { connections, control, mut streams, pair, ends, .. } = between;
+        let Between { connections, control, streams, pair, ends, .. } = between;
         let mut ends = ends.into_iter();
         let stream = control.expect("every control stream was dialled or accepted");
         stream.set_nonblocking().map_err(local("set up a stream"))?;
@@ -303,16 +313,22 @@ pub(crate) fn connect(
             }
             let mut sockets = Vec::new();
             for socket in 0..options.sockets {
-                let stream = streams.remove(&(id, socket));
+                let stream = streams.get(&(id, socket));
                 let stream = stream.expect("every stream was dialled or accepted");
-                stream
+                let stream = stream
                     .set_nonblocking(true)
                     .and_then(|()| stream.set_nodelay(true))
+                    .and_then(|()| stream.try_clone())
                     .map_err(local("set up a stream"))?;
                 sockets.push(stream);
             }
+            // The one of the two that comes first keeps a socket to itself but for the other's short messages.
+            let there = ConnectionId { from: id.to, to: id.from, ..id };
+            let shared = streams.get(&(there, 0)).filter(|_| options.sockets == 1 && there < id);
+            let shared = shared.map(TcpStream::try_clone).transpose();
+            let shared = shared.map_err(local("set up a stream"))?;
             let identity = Identity { session: group.session, generation, id };
-            mesh.join(id, sends, sockets, identity, options);
+            mesh.join(id, sends, sockets, shared, identity, options);
         }
         mesh.pairs.extend(pair);
     }

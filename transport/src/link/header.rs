@@ -37,6 +37,12 @@ pub(crate) fn encode(identity: &Identity, sequence: u64, tag: &Tag) -> [u8; HEAD
     out
 }
 
+/// The number that a header gives its message.
+pub(crate) fn sequence(header: &[u8; HEADER]) -> u64 {
+    let [.., a, b, c, d, e, f, g, h] = *header.first_chunk::<40>().unwrap_or(&[0; 40]);
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
 pub(crate) fn decode(
     identity: &Identity,
     sequence: u64,

@@ -7,9 +7,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use super::header::{HEADER, Identity, decode, encode};
+use super::header::{HEADER, Identity, decode, encode, sequence};
 use super::{Interest, LinkError, Receive, Tag, Transmit};
 use crate::memory::{Aligned, Slot, copy, read_behind, write_behind};
 
@@ -26,10 +26,15 @@ fn closed(error: io::Error) -> LinkError {
     }
 }
 
+/// Messages from so many bytes on go over a socket of their own direction, where there are two.
+pub(super) const LONG: usize = 16 << 10;
+
 /// Sending half: frames lie in memory of this process until the kernel has taken them, each in its slot but for data that is lent.
 #[derive(Debug)]
 pub(crate) struct TcpTransmit {
     stream: TcpStream,
+    /// For messages below [`LONG`], if not the same.
+    short: Option<TcpStream>,
     identity: Identity,
     memory: Aligned,
     slots: usize,
@@ -59,6 +64,7 @@ impl TcpTransmit {
         let slot_bytes = slot_bytes.next_multiple_of(HEADER);
         Self {
             stream,
+            short: None,
             identity,
             memory: Aligned::new(slots * (HEADER + slot_bytes)),
             slots,
@@ -71,6 +77,16 @@ impl TcpTransmit {
             offset: 0,
             moved: 0,
         }
+    }
+
+    /// With another socket for short messages; non-blocking as well.
+    pub(crate) fn with_short(self, stream: TcpStream) -> Self {
+        Self { short: Some(stream), ..self }
+    }
+
+    /// The socket that a frame of so many bytes goes over.
+    fn socket(&self, frame: usize) -> &TcpStream {
+        self.short.as_ref().filter(|_| frame < HEADER + LONG).unwrap_or(&self.stream)
     }
 
     /// Messages that have left whole.
@@ -97,14 +113,15 @@ impl TcpTransmit {
         while self.written < self.posted {
             let (slot, start) = self.place(self.written);
             let frame = start + self.offset..start + self.lengths[slot];
+            let mut socket = self.socket(self.lengths[slot]);
             let taken = match self.lent[slot] {
-                None => (&self.stream).write(&self.memory.bytes()[frame]),
+                None => socket.write(&self.memory.bytes()[frame]),
                 Some(data) => {
                     let header = &self.memory.bytes()[start..start + HEADER];
                     let (from, gone) =
                         (self.offset.min(HEADER), self.offset.saturating_sub(HEADER));
                     let rest = data.part(gone, data.bytes() - gone);
-                    write_behind(&self.stream, &header[from..], rest)
+                    write_behind(socket, &header[from..], rest)
                 }
             };
             match taken {
@@ -172,7 +189,8 @@ impl Transmit for TcpTransmit {
     }
 
     fn interest(&self) -> Interest<'_> {
-        Interest::Writable(self.stream.as_fd())
+        let next = self.lengths[self.place(self.written).0];
+        Interest::Writable(self.socket(next).as_fd())
     }
 
     fn moved(&self) -> u64 {
@@ -230,6 +248,41 @@ impl TcpReceive {
 }
 
 impl TcpReceive {
+    /// The next message has this number.
+    pub(super) const fn expect(&mut self, sequence: u64) {
+        self.received = sequence;
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// The message that has come or begun to come, with its number; it stays where it is.
+    pub(super) fn peek(&mut self) -> Result<Option<(u64, Tag)>, LinkError> {
+        if self.filled < HEADER {
+            match (&self.stream).read(&mut self.memory.bytes_mut()[self.filled..HEADER]) {
+                // An end shows where more is waited for.
+                Ok(came) => {
+                    self.filled += came;
+                    self.moved += came as u64;
+                }
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => return Err(closed(e)),
+            }
+        }
+        let header = self.memory.bytes().first_chunk().filter(|_| self.filled >= HEADER);
+        header
+            .map(|header| {
+                let sequence = sequence(header);
+                Ok((sequence, decode(&self.identity, sequence, header)?))
+            })
+            .transpose()
+    }
+
     /// Asks the kernel once: for the rest of the message, or for more where that is worth it.
     fn read(&mut self, bytes: usize) -> io::Result<usize> {
         #[cfg(test)]
