@@ -109,9 +109,9 @@ pub fn install_verbs_double(directory: &Path) -> io::Result<PathBuf> {
 /// Where there is no such compiler, or it refuses.
 pub fn build_cuda_kernels(directory: &Path) -> io::Result<PathBuf> {
     let file = directory.join("topod-kernels.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../transport/cuda/src/kernels.cu");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../transport/cuda/src/flagged.cu");
     let mut compiler = Command::new("g++");
-    // As the test of the kernels' arithmetic builds them: no product is fused into a sum.
+    // It includes the reductions. As the test of their arithmetic builds them: no product is fused into a sum.
     compiler.args(["-std=c++17", "-O2", "-Wno-unknown-pragmas", "-ffp-contract=off"]);
     compiler.args(["-DTOPOD_HOST", "-x", "c++"]).arg(source);
     compiler.args(["-shared", "-fPIC", "-pthread", "-o"]).arg(&file);

@@ -1,16 +1,18 @@
 //! A group of ranks that execute collectives on device memory along a plan.
 
-use std::collections::HashMap;
+mod launch;
+mod settings;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use topology::schedule::Blocks;
-use topology::{Collective, Plan, Rank};
-use transport::schedule::{
-    MIN_SLOTS, Sizing, connections_of_all, schedule, schedule_uneven, send_recv,
-};
+use topology::{Collective, Plan, Protocol, Rank};
+use transport::schedule::{Sizing, connections_of_all, schedule, schedule_uneven, send_recv};
 use transport::{Failure, Paths, ReduceOp, Rendezvous};
 
+use self::settings::{check, claims, told};
 use crate::buffer::{Buffer, Memory};
 use crate::call::Call;
 use crate::context::Context;
@@ -18,12 +20,15 @@ use crate::device::Device;
 use crate::error::CudaError;
 use crate::executor::{Lines, Places, Task};
 use crate::ffi::Address;
+use crate::flagged;
 use crate::ipc::Opened;
 use crate::kernels::{Combine, Image, Kernels};
 use crate::meet::{Met, Setup, meet};
 use crate::network::Network;
 use crate::nvtx;
 use crate::program::{Compiled, Unfit};
+use crate::protocols::{Asked, Facts, Usable};
+use crate::region::Parts;
 use crate::segment::Segment;
 use crate::stream::Stream;
 use crate::watch::{Flight, Watch};
@@ -59,6 +64,17 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Whether devices may write each other's memory; else all goes through memory of the host.
     pub peer: bool,
+    /// What operations may go by: copies ([`Protocol::Simple`]), and messages that travel with their flags ([`Protocol::Ll`],
+    /// [`Protocol::Ll128`]), which do an operation in one launch and are for small ones. With copies among them, the plan's choice by size
+    /// is followed where it is one of these (without such a choice, what a single message carries goes with flags); without copies,
+    /// everything goes with flags that a launch's parameters can hold.
+    ///
+    /// `None` follows what [`transport::Options::choice`] of `host` names (`NCCL_PROTO`, `TOPOD_PROTO`); where nothing is named, or names
+    /// are only taken away, copies alone. No GPU has run the others yet: **they are off by default**.
+    pub protocols: Option<Vec<Protocol>>,
+    /// Bytes of data that a message with flags carries at most: a multiple of 256, up to 32 KiB. Of a connection, `slots` times some three
+    /// times as much device memory is taken, where such messages are asked for.
+    pub flagged_bytes: usize,
     /// Longest time an operation that the caller's stream has come to goes without progress before the silent rank is named. A rank
     /// whose own stream is busy with something else is silent, so this is longer than for hosts. That a rank ended shows at once.
     pub timeout: Duration,
@@ -86,6 +102,8 @@ impl Default for Options {
             bucket_bytes: 32 << 20,
             memory_bytes: 4 << 30,
             peer: true,
+            protocols: None,
+            flagged_bytes: 8 << 10,
             // As long as PyTorch waits for NCCL by default.
             timeout: Duration::from_secs(600),
             image: Image::Compile,
@@ -112,6 +130,7 @@ struct ProgramKey {
     element_bytes: usize,
     blocks: Option<Blocks>,
     priority: u32,
+    protocol: Protocol,
 }
 
 /// An operation to enqueue.
@@ -147,6 +166,15 @@ pub struct Communicator {
     outgrown: Vec<Arc<Buffer>>,
     kernels: Result<Kernels, String>,
     wires: Wires,
+    asked: Asked,
+    usable: Usable,
+    /// What kernels of messages with flags use by themselves, by priority.
+    own_places: Option<Address>,
+    /// Operations by protocol, and by why one went by copies that was to go with flags.
+    by_protocol: BTreeMap<Protocol, u64>,
+    by_copies: BTreeMap<String, u64>,
+    /// Programs that do not fit into a launch, and why.
+    unfit: HashMap<ProgramKey, String>,
     links: Vec<Link>,
     members: Vec<Rank>,
     opened: Opened,
@@ -191,16 +219,20 @@ impl Communicator {
     ) -> Result<Self, CudaError> {
         check(&options)?;
         let connections = connections_of_all(plan, &options.collectives, options.priorities);
-        let setup = Setup {
+        let asked = Asked::new(&options);
+        let flagged = asked.flagged(&options.collectives).then_some(options.flagged_bytes);
+        let mut setup = Setup {
             slots: options.slots,
             slot_bytes: options.slot_bytes,
             peer: options.peer,
             host: options.pretended_host.clone(),
-            claims: claims(&options),
+            claims: claims(&options, &asked),
             connections,
+            priorities: options.priorities,
+            flagged,
+            facts: None,
         };
-        let inbound = setup.connections.iter().filter(|id| id.to == rank).count();
-        let needed = inbound.saturating_mul(options.slots * options.slot_bytes);
+        let needed = Parts::new(&setup, rank).bytes();
         if needed > options.memory_bytes {
             return Err(CudaError::Budget { needed, budget: options.memory_bytes });
         }
@@ -218,11 +250,22 @@ impl Communicator {
         };
         let mut group = transport::Communicator::new(plan, rank, rendezvous, host)?;
         // Before the last round of the meeting: loading waits for what other ranks run in the same context.
-        let kernels = Kernels::load(context, &options.image).map_err(|error| error.to_string());
+        let kernels = Kernels::load(context, &options.image, flagged.is_some());
+        let kernels = kernels.map_err(|error| error.to_string());
+        if flagged.is_some() {
+            let resident = kernels.as_ref().map_err(Clone::clone).and_then(|k| k.resident.clone());
+            let device = context.device();
+            let (capability, together) = (device.capability(), device.launches_together()?);
+            setup.facts = Some(Facts { capability, together, resident });
+        }
         let few = Buffer::new(context, 64).and_then(|few| few.write(0, &[0_u8; 64]).map(|()| few));
         let ready = few.as_ref().map(drop).map_err(ToString::to_string);
-        let Met { segment, own, members, wires, links, opened, region, bytes } =
-            meet(&mut group, plan, context, &setup, ready)?;
+        let met = meet(&mut group, plan, context, &setup, ready)?;
+        let Met { segment, own, members, wires, links, opened, region, usable, own_places, bytes } =
+            met;
+        if flagged.is_some() {
+            told(&usable);
+        }
         let few = few?;
         let network = own.map(|own| Network::new(own, options.slots));
         let watched = (&segment, members.clone(), &wires);
@@ -238,6 +281,12 @@ impl Communicator {
             outgrown: Vec::new(),
             kernels,
             wires,
+            asked,
+            usable,
+            own_places,
+            by_protocol: BTreeMap::new(),
+            by_copies: BTreeMap::new(),
+            unfit: HashMap::new(),
             links,
             members,
             opened,
@@ -276,6 +325,24 @@ impl Communicator {
     #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    /// Why a protocol is not used in this group; `None` where operations may go by it.
+    #[must_use]
+    pub fn why_not(&self, protocol: Protocol) -> Option<&str> {
+        self.usable.why_not(protocol)
+    }
+
+    /// Operations enqueued so far, by the protocol they went by.
+    #[must_use]
+    pub const fn by_protocol(&self) -> &BTreeMap<Protocol, u64> {
+        &self.by_protocol
+    }
+
+    /// Operations that went by copies though another protocol was asked for or chosen, by the reason.
+    #[must_use]
+    pub const fn by_copies(&self) -> &BTreeMap<String, u64> {
+        &self.by_copies
     }
 
     /// How long messages to other hosts have waited for the budget of bytes a second ([`transport::Options::bandwidth`] of
@@ -382,7 +449,7 @@ impl Communicator {
             }
         }
         let combine = call.op.map(|op| self.combine(&call, op)).transpose()?;
-        let key = ProgramKey {
+        let mut key = ProgramKey {
             collective: call.collective,
             root: call.root,
             receiver: call.receiver,
@@ -390,8 +457,9 @@ impl Communicator {
             element_bytes,
             blocks: request.blocks,
             priority: self.priority,
+            protocol: Protocol::Simple,
         };
-        let program = self.program(key)?;
+        let (program, protocol) = self.chosen(&mut key)?;
         let priority = self.priority as usize;
         let scratch =
             self.scratch(program.scratch * element_bytes, program.most_scratch * element_bytes)?;
@@ -408,18 +476,25 @@ impl Communicator {
             (receive, lane.transmit.map_or(0, |at| self.wires.transmit[at].next))
         });
         let first = first.collect();
+        *self.by_protocol.entry(protocol).or_default() += 1;
         let divide = request.result.as_ref().filter(|_| call.op == Some(ReduceOp::Avg));
+        let divide = divide.map(|memory| (memory.address(), memory.bytes(), self.plan.ranks.len()));
+        let places = Places {
+            input: request.input.address(),
+            output: request.output.address(),
+            scratch: scratch.as_ref().map_or(0, |buffer| buffer.address()) as Address,
+        };
+        let launch = self.launch(&program, protocol, &call, places, (divide, ticket))?;
+        // A launch divides by itself.
+        let launches = launch.as_ref().is_some_and(|launch| launch.lanes > 0);
         let task = Task {
             program: &program,
-            places: Places {
-                input: request.input.address(),
-                output: request.output.address(),
-                scratch: scratch.as_ref().map_or(0, |buffer| buffer.address()) as Address,
-            },
+            places,
             element_bytes,
             slots: (self.options.slots, self.options.slot_bytes),
             combine,
-            divide: divide.map(|memory| (memory.address(), memory.bytes(), self.plan.ranks.len())),
+            divide: divide.filter(|_| !launches),
+            flagged: launch,
             parts: &request.parts,
             caller: stream.raw,
             begun: &begun,
@@ -465,11 +540,15 @@ impl Communicator {
         })
     }
 
-    fn program(&mut self, key: ProgramKey) -> Result<Arc<Compiled>, CudaError> {
+    /// One with flags that does not fit into a launch's parameters on some rank says so.
+    fn program(&mut self, key: ProgramKey) -> Result<Result<Arc<Compiled>, String>, CudaError> {
         if let Some(program) = self.programs.get(&key) {
-            return Ok(Arc::clone(program));
+            return Ok(Ok(Arc::clone(program)));
         }
-        let sizing = Sizing::new(key.element_bytes, self.options.slot_bytes)?;
+        let with_flags = key.protocol != Protocol::Simple;
+        let slot_bytes =
+            if with_flags { self.options.flagged_bytes } else { self.options.slot_bytes };
+        let sizing = Sizing::new(key.element_bytes, slot_bytes)?;
         let plan = &self.plan;
         let mut made = match (&key.blocks, key.root, key.receiver) {
             (Some(blocks), ..) => schedule_uneven(plan, blocks, sizing)?,
@@ -482,19 +561,34 @@ impl Communicator {
             }
             _ => schedule(plan, key.collective, key.root, key.count, sizing)?,
         };
-        let limits = (self.options.slots, self.options.streams);
+        let mut flagged = None;
+        if with_flags {
+            // Those of all priorities may be there at once.
+            let resident = self.usable.resident / self.options.priorities;
+            // What one rank's launch cannot hold, none's does: all go the same way.
+            for (rank, program) in (0..).map(Rank).zip(&made.programs) {
+                match flagged::encode(program, resident) {
+                    Ok(own) if rank == self.rank => flagged = Some(own),
+                    Ok(_) => {}
+                    Err(unfit) => return Ok(Err(unfit)),
+                }
+            }
+        }
+        let streams = if with_flags { 1 } else { self.options.streams };
+        let limits = (self.options.slots, streams);
         let program = Compiled::new(self.rank, &mut made, key.priority, &self.wires, limits);
-        let program = Arc::new(program.map_err(|unfit| match unfit {
+        let program = program.map_err(|unfit| match unfit {
             Unfit::NotConnected => CudaError::NotConnected(key.collective.to_string()),
             Unfit::Stuck => {
                 CudaError::Options("the schedule needs more slots than connections have")
             }
-        })?);
+        })?;
+        let program = Arc::new(Compiled { flagged, ..program });
         if self.programs.len() >= KEPT_PROGRAMS {
             self.programs.clear();
         }
         self.programs.insert(key, Arc::clone(&program));
-        Ok(program)
+        Ok(Ok(program))
     }
 
     /// The priority's scratch memory, at least so long. Operations of a priority follow each other, so it serves all.
@@ -560,40 +654,4 @@ impl Drop for Communicator {
         }
         self.watch = None;
     }
-}
-
-fn check(options: &Options) -> Result<(), CudaError> {
-    if options.slots < MIN_SLOTS {
-        return Err(CudaError::Options("a connection needs at least two slots"));
-    }
-    if options.slot_bytes > 1 << 30 {
-        return Err(CudaError::Options("slots are at most 1 GiB"));
-    }
-    // So that a message finds its slot, and its elements a place that wide loads can read.
-    if !options.slot_bytes.is_multiple_of(256) {
-        return Err(CudaError::Options("slots are a multiple of 256 bytes long"));
-    }
-    if options.streams == 0 {
-        return Err(CudaError::Options("a group needs a stream"));
-    }
-    if !(1..=Options::MOST_PRIORITIES).contains(&options.priorities) {
-        return Err(CudaError::Options("a group has 1 to 8 priorities"));
-    }
-    Sizing::new(1, options.slot_bytes)?;
-    Ok(())
-}
-
-fn claims(options: &Options) -> Vec<(String, String)> {
-    let collectives: Vec<_> = options.collectives.iter().map(|c| c.as_str()).collect();
-    [
-        ("slots", format!("{} of {} bytes", options.slots, options.slot_bytes)),
-        ("buckets", format!("of {} bytes", options.bucket_bytes)),
-        ("streams", options.streams.to_string()),
-        ("priorities", options.priorities.to_string()),
-        ("memory budget", format!("{} bytes", options.memory_bytes)),
-        ("writing each other's memory", options.peer.to_string()),
-        ("collectives", collectives.join(",")),
-    ]
-    .map(|(what, value)| (what.to_owned(), value))
-    .into()
 }

@@ -105,6 +105,18 @@ impl Device {
         self.multiprocessors
     }
 
+    /// Whether all blocks of a launch can be promised to be there at once.
+    pub(crate) fn launches_together(&self) -> Result<bool, CudaError> {
+        let value = self.driver.attribute(attribute::COOPERATIVE_LAUNCH, self.raw);
+        Ok(value.map_err(|error| error.on(self.bus_id))? != 0)
+    }
+
+    /// Whether NVLink joins it to another, as far as the driver says: by atomic operations that are the link's own.
+    pub(crate) fn has_nvlink_to(&self, other: &Self) -> Result<bool, CudaError> {
+        let native = self.driver.has_native_atomics(self.raw, other.raw);
+        Ok(native.map_err(|error| error.on(self.bus_id))?)
+    }
+
     /// Whether it can reach another's memory.
     ///
     /// # Errors

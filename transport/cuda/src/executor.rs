@@ -5,6 +5,8 @@
 //!   each stream                wait posted, wait consumed, copy or kernel, write consumed, write posted, ...
 //!   the other streams ─event─▶ first stream, division ──event──▶ caller's stream
 //! ```
+//!
+//! Small messages that travel with their flags take one launch in the place of all that is between the events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::buffer::Memory;
 use crate::context::Context;
 use crate::error::{CudaError, DriverError};
 use crate::ffi::{Address, Driver, Handle};
+use crate::flagged::{self, Words};
 use crate::kernels::Combine;
 use crate::network::Message;
 use crate::order::Turn;
@@ -67,6 +70,14 @@ pub(crate) struct Places {
     pub(crate) scratch: Address,
 }
 
+/// A launch that does a rank's part of an operation.
+pub(crate) struct Launch {
+    pub(crate) function: Handle,
+    pub(crate) lanes: u32,
+    pub(crate) places: flagged::Places,
+    pub(crate) program: Words,
+}
+
 /// What an operation is enqueued with.
 pub(crate) struct Task<'a> {
     pub(crate) program: &'a Compiled,
@@ -78,6 +89,8 @@ pub(crate) struct Task<'a> {
     pub(crate) combine: Option<Combine>,
     /// What is divided at the end, by how many ranks.
     pub(crate) divide: Option<(Address, usize, usize)>,
+    /// The launch that does all of it, where messages travel with their flags.
+    pub(crate) flagged: Option<Launch>,
     /// What is put together before and taken apart after.
     pub(crate) parts: &'a [(Memory, Memory)],
     /// The caller's stream.
@@ -107,7 +120,14 @@ impl Task<'_> {
             for other in &streams[1..] {
                 driver.wait_event(other.raw, lines.ends[0].raw)?;
             }
-            self.steps(driver, lines, wires, messages)?;
+            match &self.flagged {
+                Some(launch) if launch.lanes > 0 => {
+                    let parameters = (launch.places, launch.program);
+                    driver.flagged(launch.function, launch.lanes, first, parameters)?;
+                }
+                Some(_) => {}
+                None => self.steps(driver, lines, wires, messages)?,
+            }
             for (other, end) in streams.iter().zip(&lines.ends).skip(1) {
                 driver.record(end.raw, other.raw)?;
                 driver.wait_event(first, end.raw)?;

@@ -14,6 +14,7 @@ use crate::SOURCES;
 use crate::buffer::Memory;
 use crate::context::Context;
 use crate::error::{DriverError, NoDriver};
+use crate::flagged::{self, Places, Words};
 use crate::stream::Stream;
 
 /// What the driver installs; the name without a number belongs to the toolkit, and may be its stub.
@@ -47,10 +48,13 @@ pub(crate) mod code {
 pub(crate) mod attribute {
     pub(crate) const MULTIPROCESSOR_COUNT: i32 = 16;
     pub(crate) const UNIFIED_ADDRESSING: i32 = 41;
+    pub(crate) const COOPERATIVE_LAUNCH: i32 = 95;
     pub(crate) const CAPABILITY_MAJOR: i32 = 75;
     pub(crate) const CAPABILITY_MINOR: i32 = 76;
 }
 
+/// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`: over NVLink, not over PCIe.
+const P2P_NATIVE_ATOMICS: c_uint = 3;
 /// `CU_STREAM_NON_BLOCKING`: no order with the legacy default stream.
 const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -114,6 +118,7 @@ table! {
     device_by_bus_id: "cuDeviceGetByPCIBusId" (device: *mut c_int, id: *const c_char);
     device_attribute: "cuDeviceGetAttribute" (value: *mut c_int, attribute: c_int, device: c_int);
     can_access_peer: "cuDeviceCanAccessPeer" (can: *mut c_int, device: c_int, peer: c_int);
+    peer_attribute: "cuDeviceGetP2PAttribute" (value: *mut c_int, attribute: c_uint, device: c_int, peer: c_int);
     primary_retain: "cuDevicePrimaryCtxRetain" (context: *mut Handle, device: c_int);
     primary_release: "cuDevicePrimaryCtxRelease_v2" (device: c_int);
     context_push: "cuCtxPushCurrent_v2" (context: Handle);
@@ -149,6 +154,13 @@ table! {
     launch: "cuLaunchKernel" (
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void
+    );
+    launch_together: "cuLaunchCooperativeKernel" (
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: Handle, parameters: *mut *mut c_void
+    );
+    resident_blocks: "cuOccupancyMaxActiveBlocksPerMultiprocessor" (
+        blocks: *mut c_int, function: Handle, threads: c_int, shared: usize
     );
 }
 
@@ -260,6 +272,14 @@ impl Driver {
         let mut can = 0;
         self.check("cuDeviceCanAccessPeer", self.can_access_peer(&raw mut can, device, peer))?;
         Ok(can != 0)
+    }
+
+    /// Whether atomic operations between two devices are the link's own, as over NVLink.
+    pub(crate) fn has_native_atomics(&self, device: i32, peer: i32) -> Outcome<bool> {
+        let mut value = 0;
+        let code = self.peer_attribute(&raw mut value, P2P_NATIVE_ATOMICS, device, peer);
+        self.check("cuDeviceGetP2PAttribute", code)?;
+        Ok(value != 0)
     }
 
     pub(crate) fn retain(&self, device: i32) -> Outcome<Handle> {
@@ -468,6 +488,34 @@ impl Driver {
         let code =
             self.launch(function, grid, 1, 1, crate::THREADS, 1, 1, 0, stream, parameters, extra);
         self.check("cuLaunchKernel", code)
+    }
+}
+
+impl Driver {
+    /// Launches a kernel of messages with flags, its blocks all at once.
+    pub(crate) fn flagged(
+        &self,
+        function: Handle,
+        blocks: u32,
+        stream: Handle,
+        (mut places, mut program): (Places, Words),
+    ) -> Outcome {
+        let mut parameters: [*mut c_void; 2] =
+            [(&raw mut places).cast(), (&raw mut program).cast()];
+        let parameters = parameters.as_mut_ptr();
+        let threads = flagged::THREADS;
+        let code =
+            self.launch_together(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters);
+        self.check("cuLaunchCooperativeKernel", code)
+    }
+
+    /// Blocks of so many threads that a multiprocessor holds at once; the function is loaded after that.
+    pub(crate) fn resident(&self, function: Handle, threads: u32) -> Outcome<u32> {
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+        let code = self.resident_blocks(&raw mut blocks, function, threads, 0);
+        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
     }
 }
 

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use topology::Protocol;
 use transport::{ElementType, ReduceOp};
 
 use crate::context::Context;
 use crate::error::{CudaError, DriverError};
 use crate::ffi::{Address, Driver, Fold, Handle};
+use crate::flagged::{self, flagged_name, flagged_names};
 use crate::objects::{self, Kind};
-use crate::{SOURCES, THREADS, compile, name, names};
+use crate::{SOURCES, THREADS, compile, compile_reductions, name, names};
 
 /// Where the kernels come from.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +20,8 @@ pub enum Image {
     /// elements are refused and the others go.
     #[default]
     Compile,
-    /// PTX, or a cubin for the device, of [`SOURCE`](crate::SOURCE); for hosts without NVRTC.
+    /// PTX, or a cubin for the device, of [`SOURCE`](crate::SOURCE), with [`FLAGGED_SOURCE`](crate::FLAGGED_SOURCE) behind it where LL
+    /// or LL128 are wanted; for hosts without NVRTC.
     Given(Vec<u8>),
 }
 
@@ -28,22 +31,54 @@ pub(crate) struct Kernels {
     context: Arc<Context>,
     module: Handle,
     functions: BTreeMap<String, Handle>,
+    /// Blocks of the functions for messages with flags that the device holds at once; or why there are none.
+    pub(crate) resident: Result<u32, String>,
 }
 
 impl Kernels {
-    pub(crate) fn load(context: &Arc<Context>, image: &Image) -> Result<Self, CudaError> {
+    pub(crate) fn load(
+        context: &Arc<Context>,
+        image: &Image,
+        flagged: bool,
+    ) -> Result<Self, CudaError> {
         let image = match image {
             Image::Given(image) => image.clone(),
-            Image::Compile => compiled(context.device().capability())?,
+            Image::Compile => compiled(context.device().capability(), flagged)?,
         };
         let module = context.with(|driver| driver.load_module(&image))?;
         objects::made(Kind::Module);
-        let mut made = Self { context: Arc::clone(context), module, functions: BTreeMap::new() };
+        let resident = Err("they were not asked for".to_owned());
+        let context = Arc::clone(context);
+        let mut made = Self { context, module, functions: BTreeMap::new(), resident };
+        let context = Arc::clone(&made.context);
         for name in names() {
             let function = context.with(|driver| driver.function(module, &name))?;
             made.functions.insert(name, function);
         }
+        if flagged {
+            made.resident = made.load_flagged().map_err(|error| error.to_string());
+        }
         Ok(made)
+    }
+
+    /// Those for messages with flags. Asking how many blocks fit loads them: a first launch that did so would wait for kernels that
+    /// wait for this rank's.
+    fn load_flagged(&mut self) -> Result<u32, DriverError> {
+        let mut least = u32::MAX;
+        for name in flagged_names() {
+            let (function, resident) = self.context.with(|driver| {
+                let function = driver.function(self.module, &name)?;
+                Ok((function, driver.resident(function, flagged::THREADS)?))
+            })?;
+            self.functions.insert(name, function);
+            least = least.min(resident);
+        }
+        Ok(least.saturating_mul(self.context.device().multiprocessors()))
+    }
+
+    /// The function that runs operations on such elements by a protocol, where there is one.
+    pub(crate) fn flagged(&self, protocol: Protocol, element: ElementType) -> Option<Handle> {
+        self.functions.get(&flagged_name(protocol, element)?).copied()
     }
 
     /// The function that combines such elements.
@@ -61,14 +96,16 @@ impl Drop for Kernels {
 }
 
 /// PTX for a compute capability; made once.
-fn compiled(capability: u32) -> Result<Vec<u8>, CudaError> {
-    static MADE: Mutex<BTreeMap<u32, Vec<u8>>> = Mutex::new(BTreeMap::new());
+fn compiled(capability: u32, flagged: bool) -> Result<Vec<u8>, CudaError> {
+    static MADE: Mutex<BTreeMap<(u32, bool), Vec<u8>>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(ptx) = made.get(&capability) {
+    if let Some(ptx) = made.get(&(capability, flagged)) {
         return Ok(ptx.clone());
     }
-    let ptx = compile(capability)?.to_src().into_bytes();
-    made.insert(capability, ptx.clone());
+    // Those for messages with flags take several times as long.
+    let ptx = if flagged { compile(capability) } else { compile_reductions(capability) };
+    let ptx = ptx?.to_src().into_bytes();
+    made.insert((capability, flagged), ptx.clone());
     Ok(ptx)
 }
 

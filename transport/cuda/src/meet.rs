@@ -25,9 +25,12 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::error::CudaError;
 use crate::ffi::{Address, IPC_BYTES, IpcHandle};
+use crate::flagged;
 use crate::ipc::Opened;
+use crate::protocols::{Facts, Reached, Usable};
+use crate::region::Parts;
 use crate::segment::{Layout, Name, Segment, Word};
-use crate::wire::{FIRST, Link, Way, Wire, Wires, in_word};
+use crate::wire::{FIRST, Flagged, Link, Way, Wire, Wires, in_word};
 
 /// Groups this process has begun to make.
 static GROUPS: AtomicU64 = AtomicU64::new(0);
@@ -47,6 +50,11 @@ pub(crate) struct Setup {
     /// What must be equal on all ranks, by name.
     pub(crate) claims: Vec<(String, String)>,
     pub(crate) connections: Vec<ConnectionId>,
+    pub(crate) priorities: u32,
+    /// Bytes of data in a slot for messages with flags, where such are asked for.
+    pub(crate) flagged: Option<usize>,
+    /// What others must know for them.
+    pub(crate) facts: Option<Facts>,
 }
 
 /// The device's side of a group.
@@ -62,6 +70,10 @@ pub(crate) struct Met {
     pub(crate) opened: Opened,
     /// What others write.
     pub(crate) region: Option<Arc<Buffer>>,
+    /// Which protocols may be used.
+    pub(crate) usable: Usable,
+    /// What kernels of messages with flags use by themselves: a part of the region for each priority.
+    pub(crate) own_places: Option<Address>,
     /// Bytes of device memory and of pinned memory.
     pub(crate) bytes: usize,
 }
@@ -77,6 +89,7 @@ struct Who {
     bus_id: BusId,
     claims: Vec<(String, String)>,
     region: Option<Region>,
+    facts: Option<Facts>,
 }
 
 /// The memory of a device that others write.
@@ -117,6 +130,7 @@ pub(crate) fn meet(
         bus_id: context.bus_id(),
         claims: setup.claims.clone(),
         region,
+        facts: setup.facts.clone(),
     });
     let all = round(group, &who)?;
     compare(&all)?;
@@ -126,10 +140,30 @@ pub(crate) fn meet(
     let mut opened = Opened::new(Arc::clone(context));
     let mut reach = Reach { context, plan, setup, all: &all, own, opened: &mut opened };
     let ways: Vec<(Way, String, Address)> = ranks(&all).map(|peer| reach.to(peer)).collect();
-    let told: Vec<Way> = ways.iter().map(|(way, ..)| *way).collect();
-    let told =
-        round(group, &Ok(told.iter().map(|way| way.as_str().to_owned()).collect::<Vec<_>>()))?;
-    let staged = |id: &&ConnectionId| told[id.from.index()][id.to.index()] == Way::Staged.as_str();
+    let reached = ranks(&all).zip(&ways).map(|(peer, (way, why, _))| Reached {
+        way: way.as_str().to_owned(),
+        why: why.clone(),
+        whole: setup.flagged.is_some() && reach.keeps_lines(peer),
+    });
+    let told: Vec<Vec<Reached>> = round(group, &Ok(reached.collect::<Vec<_>>()))?;
+    let way = |id: &ConnectionId| told[id.from.index()][id.to.index()].way.as_str();
+    let staged = |id: &&ConnectionId| way(id) == Way::Staged.as_str();
+    let usable = match setup.flagged {
+        None => Usable::not("the group was made without it"),
+        Some(_) => {
+            let member = |who: &Who| (who.process.clone(), who.bus_id.to_string());
+            let members: Vec<_> = all.iter().map(member).collect();
+            let members: Vec<_> = members
+                .iter()
+                .zip(&all)
+                .map(|((process, device), who)| {
+                    (process.as_str(), device.clone(), who.facts.as_ref())
+                })
+                .collect();
+            let pairs = setup.connections.iter().map(|id| (id.from, id.to));
+            Usable::of(&members, &told, pairs)
+        }
+    };
 
     let inside = |id: &&ConnectionId| near.contains(&id.from) && near.contains(&id.to);
     let local: Vec<ConnectionId> = setup.connections.iter().filter(inside).copied().collect();
@@ -183,23 +217,26 @@ pub(crate) fn meet(
     let mut wires = Wires::default();
     let own_pinned = if pinned.is_some() { private.bytes() } else { 0 };
     let bytes = buffer.as_ref().map_or(0, |buffer| buffer.bytes()) + layout.bytes() + own_pinned;
-    let inbound: Vec<_> = setup.connections.iter().filter(|id| id.to == own).copied().collect();
+    let parts = |rank: Rank| Parts::new(setup, rank);
+    let own_start = buffer.as_ref().map_or(0, |buffer| buffer.address());
     for (at, id) in local.iter().enumerate().filter(|(_, id)| id.from == own || id.to == own) {
         let place = through_host.iter().position(|other| other == id);
         let slots = match place {
             Some(place) => segment.slots_address() + (place * of_connection) as Address,
-            None if id.to == own => {
-                let start = buffer.as_ref().map_or(0, |buffer| buffer.address());
-                start + place_in(&inbound, id, of_connection)
-            }
-            None => {
-                let theirs: Vec<_> =
-                    setup.connections.iter().filter(|o| o.to == id.to).copied().collect();
-                ways[id.to.index()].2 + place_in(&theirs, id, of_connection)
-            }
+            None if id.to == own => own_start + parts(own).slots(id),
+            None => ways[id.to.index()].2 + parts(id.to).slots(id),
         };
+        let start = |rank: Rank| if rank == own { own_start } else { ways[rank.index()].2 };
+        let flagged = usable.any().then(|| {
+            [0, 1].map(|protocol| Flagged {
+                slots: start(id.to) + parts(id.to).flagged(id, protocol),
+                credit: start(id.from) + parts(id.from).credit(id, protocol),
+                next: flagged::FIRST,
+            })
+        });
         let (posted, consumed) = (Word::new(&segment, 2 * at), Word::new(&segment, 2 * at + 1));
-        wires.add(own, Wire { id: *id, slots, network: None, posted, consumed, next: FIRST });
+        let wire = Wire { id: *id, slots, network: None, posted, consumed, next: FIRST, flagged };
+        wires.add(own, wire);
     }
     for (at, id) in far.into_iter().enumerate() {
         let Some(made) = &pinned else { continue };
@@ -208,19 +245,25 @@ pub(crate) fn meet(
         consumed.set(in_word(FIRST));
         let start = at * of_connection;
         let slots = made.slots_address() + start as Address;
-        wires
-            .add(own, Wire { id: *id, slots, network: Some(start), posted, consumed, next: FIRST });
+        let (network, next) = (Some(start), FIRST);
+        wires.add(own, Wire { id: *id, slots, network, posted, consumed, next, flagged: None });
     }
     wires.sort();
     let links = ranks(&all).zip(ways).filter(|(peer, _)| *peer != own);
     let links = links.map(|(peer, (way, why, _))| Link { peer, way, why }).collect();
-    Ok(Met { segment, own: pinned, members: near, wires, links, opened, region: buffer, bytes })
-}
-
-/// Where a connection's slots begin among those of its receiver.
-fn place_in(inbound: &[ConnectionId], id: &ConnectionId, of_connection: usize) -> Address {
-    let place = inbound.iter().position(|other| other == id).unwrap_or(0);
-    (place * of_connection) as Address
+    let own_places = usable.any().then(|| own_start + parts(own).own());
+    Ok(Met {
+        segment,
+        own: pinned,
+        members: near,
+        wires,
+        links,
+        opened,
+        region: buffer,
+        usable,
+        own_places,
+        bytes,
+    })
 }
 
 fn ranks(all: &[Who]) -> impl Iterator<Item = Rank> {
@@ -302,11 +345,12 @@ impl Region {
         own: Rank,
         setup: &Setup,
     ) -> Result<Option<(Self, Arc<Buffer>)>, CudaError> {
-        let inbound = setup.connections.iter().filter(|id| id.to == own).count();
-        if inbound == 0 || !setup.peer {
+        let parts = Parts::new(setup, own);
+        if parts.bytes() == 0 || !setup.peer {
             return Ok(None);
         }
-        let buffer = Buffer::new(context, inbound * setup.slots * setup.slot_bytes)?;
+        let buffer = Buffer::new(context, parts.bytes())?;
+        parts.begin(&buffer)?;
         let address = buffer.address();
         // An allocation may lie within a larger one, which is what a handle opens.
         let base = context.with(|driver| driver.range(address)).map_or(address, |(base, _)| base);
@@ -341,6 +385,16 @@ impl Reach<'_> {
             Ok(address) => (Way::Peer, String::new(), address),
             Err(why) => (Way::Staged, why, 0),
         }
+    }
+
+    /// Whether stores of 128 bytes to a peer stay whole, as far as is known: within a device, or over NVLink.
+    fn keeps_lines(&self, peer: Rank) -> bool {
+        let (own, theirs) = (&self.all[self.own.index()], &self.all[peer.index()]);
+        let joined = || {
+            let device = Device::by_bus_id(theirs.bus_id)?;
+            self.context.device().has_nvlink_to(&device)
+        };
+        own.host == theirs.host && (own.bus_id == theirs.bus_id || joined().unwrap_or(false))
     }
 
     fn straight(&mut self, peer: Rank) -> Result<Address, String> {

@@ -4,6 +4,7 @@ use topology::Rank;
 use topology::schedule::{Schedule, Step};
 use transport::schedule::ConnectionId;
 
+use crate::flagged::Encoded;
 use crate::order::{Turn, order};
 use crate::wire::{Wires, find};
 
@@ -33,6 +34,8 @@ pub(crate) struct Compiled {
     pub(crate) most_scratch: usize,
     /// How many it uses.
     pub(crate) streams: usize,
+    /// By messages with flags, in one launch.
+    pub(crate) flagged: Option<Encoded>,
 }
 
 /// Why a schedule cannot be enqueued.
@@ -96,6 +99,6 @@ impl Compiled {
                 lanes[lane].marked[step] = true;
             }
         }
-        Ok(Self { lanes, order, scratch: program.scratch, most_scratch, streams })
+        Ok(Self { lanes, order, scratch: program.scratch, most_scratch, streams, flagged: None })
     }
 }

@@ -2,7 +2,7 @@
 //! other's memory, and what ranks tell each other of where they are.
 //!
 //! ```text
-//!   members   a line each: here or gone, operations enqueued, whom it waits for
+//!   members   a line each: here or gone, operations enqueued, whom it waits for, whether its kernels are to end
 //!   calls     per member the last CALLS operations: number, what it is
 //!   words     a line each: per connection how many messages were posted, and how many consumed
 //!   slots     of connections by host memory
@@ -24,6 +24,8 @@ use crate::ffi::Address;
 use crate::objects::{self, Kind};
 
 const LINE: usize = 64;
+/// Of a member's line, after its presence, count of operations and whom it waits for.
+const ABORT: usize = 20;
 /// What is registered begins and ends on borders of pages.
 const PAGE: usize = 4096;
 /// Operations by which a rank may be ahead of another and still be compared with it.
@@ -182,6 +184,16 @@ impl Segment {
     pub(crate) fn set_waits_for(&self, member: usize, rank: Option<u32>) {
         let word = rank.map_or(0, |rank| rank.saturating_add(1));
         self.short(member * LINE + 16).store(word, Ordering::Relaxed);
+    }
+
+    /// Where a member's kernels look whether they are to end, for the device.
+    pub(crate) const fn abort_address(&self, member: usize) -> Address {
+        self.device + (member * LINE + ABORT) as Address
+    }
+
+    /// Lets a member's kernels end, whatever they wait for.
+    pub(crate) fn abort(&self, member: usize) {
+        self.short(member * LINE + ABORT).store(1, Ordering::Release);
     }
 
     fn call_at(&self, member: usize, number: u64) -> usize {

@@ -7,7 +7,7 @@
 //!                                              again and again, until the streams have run out
 //! ```
 //!
-//! A stream that waits for a word cannot be stopped otherwise. What it then computes is nobody's result: the operation has failed on
+//! A stream that waits for a word cannot be stopped otherwise; a kernel that waits looks at a word of its own, which is set too. What it then computes is nobody's result: the operation has failed on
 //! every rank.
 
 use std::collections::VecDeque;
@@ -504,6 +504,7 @@ impl Shared {
             other => unreachable!("a group that gives up has failed: {other}"),
         };
         state.failure = Some(failure);
+        self.sight.segment.abort(self.sight.member(self.sight.own));
         state.poison = self
             .sight
             .waits()

@@ -14,6 +14,17 @@ use transport::schedule::ConnectionId;
 use crate::ffi::Address;
 use crate::segment::Word;
 
+/// One end of a connection for messages with flags of one protocol, which has slots and numbers of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flagged {
+    /// Where the first slot lies for this device.
+    pub(crate) slots: Address,
+    /// Where the receiver says how many were consumed: in the sender's memory.
+    pub(crate) credit: Address,
+    /// The number of the next message to be enqueued here.
+    pub(crate) next: u64,
+}
+
 /// The number of the first message.
 pub(crate) const FIRST: u64 = (1 << 32) - 64;
 
@@ -72,6 +83,8 @@ pub(crate) struct Wire {
     pub(crate) consumed: Word,
     /// The number of the next message to be enqueued here.
     pub(crate) next: u64,
+    /// By [`PROTOCOLS`](crate::flagged::PROTOCOLS), where they may be used.
+    pub(crate) flagged: Option<[Flagged; 2]>,
 }
 
 /// All ends, each list sorted by connection.

@@ -20,8 +20,9 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16};
 use libloading::{Library, Symbol};
+use topology::Protocol;
 use transport::{ElementType, ReduceOp};
-use transport_cuda::{SOURCES, name};
+use transport_cuda::{FLAGGED_PARAMETERS, SOURCES, flagged_name, name};
 
 type Fold =
     unsafe extern "C" fn(u32, u32, *const [*const c_void; SOURCES], u32, *mut c_void, u64, i32);
@@ -32,7 +33,7 @@ fn library() -> Option<&'static Library> {
     let build = || {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kernels.so");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/kernels.cu");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/flagged.cu");
         let mut compiler = Command::new("g++");
         compiler.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
         compiler.args(["-ffp-contract=off", "-DTOPOD_HOST", "-x", "c++", source]);
@@ -236,4 +237,105 @@ fn every_half_and_every_bfloat_survives() {
     }
     all::<f16>();
     all::<bf16>();
+}
+
+/// Addresses and words of the kernels of messages with flags, as `flagged.cu` lays them out.
+type Flagged = unsafe extern "C" fn(u32, u32, u32, *const u64, *const u32);
+
+/// A block that sends to a slot of its own, and receives from there: `target = target op input`, through a message. The slot's number is the
+/// last before flags begin again.
+fn check_flagged<T: Number>(protocol: Protocol, op: ReduceOp, count: usize, shift: usize) {
+    const READS_AND_SENDS: u32 = 8 | 2;
+    const COMBINES_INTO: u32 = 1 | 8 | 16 | 4;
+    const LAST: u64 = u32::MAX as u64;
+    let Some(library) = library() else { return };
+    let function = flagged_name(protocol, T::ELEMENT).unwrap();
+    let symbol = function.replace("topod_", "topod_block_");
+    // SAFETY: The source defines it so.
+    let kernel: Symbol<'_, Flagged> = unsafe { library.get(symbol.as_bytes()) }.unwrap();
+    let input = numbers::<T>(1, count + shift);
+    let before = numbers::<T>(2, count + shift + 1);
+    let mut target = before.clone();
+    // Two slots of 512 words, in lines.
+    let words = 512_u32;
+    let slot_bytes = match protocol {
+        Protocol::Ll => words as usize * 16,
+        _ => (words as usize).div_ceil(15) * 128,
+    };
+    let mut slots = vec![0_u128; 2 * slot_bytes / 16];
+    // Given up; steps of a lane; blocks done; credits; what a host watches.
+    let mut state = [0_u64; 8];
+    state[3] = LAST;
+    let place =
+        |index: usize, state: &mut [u64; 8]| state[index..].as_mut_ptr().expose_provenance() as u64;
+    let mut places = vec![0_u64; FLAGGED_PARAMETERS[0] / 8];
+    places[0] = input[shift..].as_ptr().expose_provenance() as u64;
+    places[1] = target[shift..].as_mut_ptr().expose_provenance() as u64;
+    places[3] = place(0, &mut state);
+    places[4] = place(1, &mut state);
+    places[5] = place(2, &mut state);
+    places[6] = places[1];
+    let slots_at = slots.as_mut_ptr().expose_provenance() as u64;
+    let ends = [slots_at, place(4, &mut state), place(5, &mut state)];
+    places[7..10].copy_from_slice(&ends);
+    places[10..13].copy_from_slice(&[slots_at, place(3, &mut state), place(6, &mut state)]);
+    let number = match op {
+        ReduceOp::Sum | ReduceOp::Avg => 0,
+        ReduceOp::Prod => 1,
+        ReduceOp::Min => 2,
+        ReduceOp::Max => 3,
+        ReduceOp::And => 4,
+        _ => 5,
+    };
+    let ranks = if op == ReduceOp::Avg { 2 } else { 0 };
+    let mut program = vec![0_u32; FLAGGED_PARAMETERS[1] / 4];
+    let elements = count as u32;
+    program[..7].copy_from_slice(&[number, ranks, elements, 2, words, 1, 0]);
+    let low = LAST as u32;
+    program[7..15].copy_from_slice(&[15, 2, low, 0, 10, low, 0, 20]);
+    let both = 1 << 6 | 1 << 8;
+    let steps = [READS_AND_SENDS | elements << 16, 0, COMBINES_INTO | both | elements << 16, 0, 0];
+    program[15..20].copy_from_slice(&steps);
+    // SAFETY: Every address is of memory as long as the program says.
+    unsafe { kernel(0, 1, 256, places.as_ptr(), program.as_ptr()) };
+    for i in 0..count {
+        let expect = before[shift + i].combined(input[shift + i], op);
+        let expect = if ranks > 0 { expect.over(2) } else { expect };
+        let found = target[shift + i];
+        let same = found.bits() == expect.bits();
+        assert!(same, "{symbol}, {op}, element {i} of {count}: {found:?}, not {expect:?}");
+    }
+    assert_eq!(target[count + shift].bits(), before[count + shift].bits(), "{symbol} wrote behind");
+    for i in 0..shift {
+        assert_eq!(target[i].bits(), before[i].bits(), "{symbol} wrote before its place");
+    }
+    // One message consumed, on through the wrap, and told to the host.
+    let low = |word: u64| word as u32;
+    assert_eq!([state[4], state[5], state[6]].map(low), [0, 11, 21], "{symbol}");
+    assert_eq!(state[2], 0, "the count of blocks begins again");
+    if protocol == Protocol::Ll {
+        assert!(slots.iter().all(|line| *line == 0), "{symbol} left flags that come again");
+    }
+}
+
+fn check_flagged_type<T: Number>() {
+    for protocol in [Protocol::Ll, Protocol::Ll128] {
+        for op in ReduceOp::ALL.into_iter().filter(|op| op.combines(T::ELEMENT)) {
+            for (count, shift) in [(0, 0), (1, 0), (7, 1), (255, 0), (333, 0), (509, 3), (512, 1)] {
+                check_flagged::<T>(protocol, op, count, shift);
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_with_flags_bring_plain_arithmetic() {
+    check_flagged_type::<f32>();
+    check_flagged_type::<f64>();
+    check_flagged_type::<f16>();
+    check_flagged_type::<bf16>();
+    check_flagged_type::<i8>();
+    check_flagged_type::<i32>();
+    check_flagged_type::<i64>();
+    check_flagged_type::<u8>();
 }

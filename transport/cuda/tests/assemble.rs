@@ -5,7 +5,7 @@ mod packages;
 
 use std::process::Command;
 
-use transport_cuda::{CAPABILITIES, compile, is_here, names};
+use transport_cuda::{CAPABILITIES, compile, flagged_names, is_here, names};
 
 use packages::{COMPILER, load, wanted};
 
@@ -33,7 +33,8 @@ fn every_kernel_compiles_and_assembles() {
     let folder = tempfile::tempdir().unwrap();
     for capability in CAPABILITIES {
         let source = compile(capability).unwrap().to_src();
-        for name in names() {
+        let names = [names(), flagged_names()].concat();
+        for name in &names {
             assert!(source.contains(&format!(".entry {name}(")), "sm_{capability}: no {name}");
         }
         let file = folder.path().join("kernels.ptx");
@@ -44,7 +45,7 @@ fn every_kernel_compiles_and_assembles() {
         let report = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "sm_{capability}: {report}");
         let used = used(&report);
-        assert_eq!(used.len(), names().len(), "sm_{capability}: {report}");
+        assert_eq!(used.len(), names.len(), "sm_{capability}: {report}");
         let most = used.iter().map(|(registers, _)| *registers).max().unwrap();
         let spilled = used.iter().map(|(_, spilled)| *spilled).max().unwrap();
         // 512 threads of a block share 65,536 registers. What calls the subroutine of an exact division

@@ -16,6 +16,8 @@ use topology::{Algorithm, Collective, Plan, Protocol};
 struct Lists<T> {
     all: Option<BTreeSet<T>>,
     of: BTreeMap<Collective, BTreeSet<T>>,
+    /// Lists that take away, by their function.
+    without: BTreeSet<Option<Collective>>,
     /// As given.
     text: String,
 }
@@ -31,7 +33,7 @@ const CHOSEN: [Collective; 5] = [
 
 impl<T> Default for Lists<T> {
     fn default() -> Self {
-        Self { all: None, of: BTreeMap::new(), text: String::new() }
+        Self { all: None, of: BTreeMap::new(), without: BTreeSet::new(), text: String::new() }
     }
 }
 
@@ -44,6 +46,9 @@ impl<T: Copy + Ord> Lists<T> {
                 None => (None, part),
             };
             let set = Self::list(list.trim(), known)?;
+            if list.trim().starts_with('^') {
+                lists.without.insert(function);
+            }
             let before = match function {
                 Some(function) => lists.of.insert(function, set),
                 None => lists.all.replace(set),
@@ -86,6 +91,12 @@ impl<T: Copy + Ord> Lists<T> {
             return None;
         }
         self.of.get(&collective).or(self.all.as_ref())
+    }
+
+    /// The same where it was named, not left over when others were taken away.
+    fn named(&self, collective: Collective) -> Option<&BTreeSet<T>> {
+        let function = self.of.contains_key(&collective).then_some(collective);
+        self.of(collective).filter(|_| !self.without.contains(&function))
     }
 }
 
@@ -169,6 +180,12 @@ impl Choice {
     /// Whether small messages may travel with their flag, which is what LL does on GPUs.
     pub(crate) fn flat(&self, collective: Collective) -> bool {
         self.protocols.of(collective).is_none_or(|set| set.contains(&Protocol::Ll))
+    }
+
+    /// Protocols that a list names for a collective. What is off where nothing is said is off, too, where others alone are taken away.
+    #[must_use]
+    pub fn named_protocols(&self, collective: Collective) -> Option<Vec<Protocol>> {
+        Some(self.protocols.named(collective)?.iter().copied().collect())
     }
 
     /// The plan with what is allowed of its choices: a row of a forbidden algorithm goes to the best that is left. And the

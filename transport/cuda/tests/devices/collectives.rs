@@ -39,7 +39,7 @@ impl<'a> Side<'a> {
         Guarded::new(self.communicator.context(), self.ahead, data)
     }
 
-    fn done(&self) {
+    pub(crate) fn done(&self) {
         // What the caller's stream waits for, it has waited for.
         self.stream.synchronize().unwrap();
         assert_eq!(self.communicator.failure().map(|failure| failure.to_string()), None);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use topology::{Collective, Plan, Rank};
 use transport::Rendezvous;
 use transport_cuda::{
-    Buffer, Communicator, Context, CudaError, Device, Image, Memory, Options, SOURCES, Stream,
-    names,
+    Buffer, Communicator, Context, CudaError, Device, FLAGGED_PARAMETERS, Image, Memory, Options,
+    SOURCES, Stream, flagged_names, names,
 };
 
 use crate::number::Number;
@@ -27,6 +27,13 @@ pub(crate) fn image() -> Image {
         text.push_str(&format!(
             ".visible .entry {name}(\n{}\n)\n{{\nret;\n}}\n",
             parameters.join(",\n")
+        ));
+    }
+    for name in flagged_names() {
+        let [places, program] = FLAGGED_PARAMETERS;
+        text.push_str(&format!(
+            ".visible .entry {name}(\n.param .align 8 .b8 {name}_param_0[{places}],\n\
+             .param .align 4 .b8 {name}_param_1[{program}]\n)\n.maxntid 512\n{{\nret;\n}}\n"
         ));
     }
     Image::Given(text.into_bytes())

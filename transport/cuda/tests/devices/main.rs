@@ -8,6 +8,7 @@
 mod collectives;
 mod double;
 mod faults;
+mod flagged;
 mod group;
 mod number;
 mod nvrtc;

@@ -1,7 +1,7 @@
 //! The way kernels come to a device outside of tests: NVRTC compiles the source, and the driver is given its PTX. The double reads the heads
 //! of NVRTC's own output, where other tests give it heads that were written by hand.
 
-use topology::Rank;
+use topology::{Protocol, Rank};
 use transport::ReduceOp;
 use transport::even::full_plan;
 use transport_cuda::{CAPABILITIES, Image, Options, compile, is_here};
@@ -40,6 +40,32 @@ fn what_nvrtc_makes_is_loaded_and_runs() {
             return;
         }
     }
+}
+
+/// The heads that NVRTC writes for the kernels of messages with flags: as many parameters, of the lengths that this crate gives.
+#[test]
+fn kernels_of_messages_with_flags_are_loaded_and_run() {
+    let test = "nvrtc::kernels_of_messages_with_flags_are_loaded_and_run";
+    let Some([builtins, compiler]) = wanted(COMPILER) else { return };
+    if is_child(test) {
+        load(builtins);
+        load(compiler);
+    }
+    over(test, &[], || {
+        let protocols = Some(vec![Protocol::Ll128]);
+        group(
+            &full_plan(2, 1),
+            |_| Options { image: Image::Compile, protocols: protocols.clone(), ..options() },
+            |made, _| {
+                let mut communicator = made.unwrap();
+                assert_eq!(communicator.why_not(Protocol::Ll128), None);
+                let mut side = Side::new(&mut communicator);
+                side.all_reduce::<half::f16>(1003, ReduceOp::Avg);
+                let by_copies = communicator.by_copies();
+                assert!(by_copies.is_empty(), "{by_copies:?}");
+            },
+        );
+    });
 }
 
 /// PTX of a later device is refused by an earlier one, with the driver's words: on every rank the operation is, and nothing hangs.

@@ -16,7 +16,7 @@ const RANK: &str = "TOPOD_CUDA_TEST_RANK";
 const PLACE: &str = "TOPOD_CUDA_TEST_PLACE";
 
 /// What `each` is to do, as one rank's process; in the parent, starts a process for each rank and gives them.
-fn processes(
+pub(crate) fn processes(
     test: &str,
     ranks: u32,
     variables: &[(&str, &str)],
@@ -40,14 +40,14 @@ fn processes(
 }
 
 #[track_caller]
-fn all_succeed(children: Option<Vec<Child>>) {
+pub(crate) fn all_succeed(children: Option<Vec<Child>>) {
     for child in children.into_iter().flatten() {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", told(&output));
     }
 }
 
-fn made(plan: &Plan, rank: Rank, place: &Rendezvous, options: Options) -> Communicator {
+pub(crate) fn made(plan: &Plan, rank: Rank, place: &Rendezvous, options: Options) -> Communicator {
     let context = Context::new(device_of(rank)).unwrap();
     Communicator::new(plan, rank, place, &context, options).unwrap()
 }
