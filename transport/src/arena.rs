@@ -291,6 +291,11 @@ impl Arena {
         self.light.store(true, Ordering::Relaxed);
     }
 
+    /// Whether [`Arena::arm`] has every core of the group pass a fence.
+    pub(crate) fn is_light(&self) -> bool {
+        self.light.load(Ordering::Relaxed)
+    }
+
     fn sleepers(&self) -> &AtomicU32 {
         self.short(0)
     }
@@ -308,7 +313,7 @@ impl Arena {
         let bell = protocol::hear(self.bell(self.own));
         protocol::arm(self.sleeping(self.own), Some(self.sleepers()), || {
             fence(Ordering::SeqCst);
-            if self.light.load(Ordering::Relaxed) {
+            if self.is_light() {
                 remote::fence_others();
             }
         });
@@ -334,7 +339,7 @@ impl Arena {
         // Pairs with the fences in `arm`: either the sleeper's last poll sees what was published, or its count is seen here. A
         // fence here would wait until the other core has given up the line that was written, which is most of the time a small
         // message takes; so the sleeper, who has time, makes every core of the group pass one.
-        if self.light.load(Ordering::Relaxed) {
+        if self.is_light() {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use topology::formats::plan_json;
 use topology::{Collective, Plan, Rank};
 
+use self::messages::Ways;
 use self::operation::{Active, Finished, ProgramKey};
 use self::scratch::Scratch;
 use self::watch::Patience;
@@ -37,6 +38,7 @@ mod drive;
 mod ffi;
 mod fusion;
 mod groups;
+mod messages;
 mod operation;
 mod options;
 mod pending;
@@ -94,6 +96,8 @@ pub struct Communicator {
     operations: u64,
     /// Everything started; what tells operations of this rank apart.
     tickets: u64,
+    /// The connections of messages that need nobody to move them.
+    ways: Ways,
     /// Messages sent to and received from each rank.
     sent: Vec<u64>,
     received: Vec<u64>,
@@ -196,6 +200,7 @@ impl Communicator {
         let trace = options.trace.as_ref().map(|_| Trace::new(rank, &host.name));
         let observer = (options.observe || trace.is_some()).then(|| Observer::new(trace));
         let fixed_bytes = budget::fixed(&plan, &options);
+        let links = Links { transmit, receive };
         Ok(Self {
             plan,
             observer,
@@ -209,7 +214,8 @@ impl Communicator {
             fixed_bytes,
 
             options,
-            links: Links { transmit, receive },
+            ways: Ways::new(ranks, &links),
+            links,
             control,
             waiter: Waiter::new(
                 doorbell,

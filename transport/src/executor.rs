@@ -361,7 +361,7 @@ impl Operation {
                 }
                 Some(at) => {
                     let half = &mut links.transmit[at];
-                    match half.link.poll_slot().map_err(|e| (half.id.to, e))? {
+                    match half.link.poll_slot_of(bytes).map_err(|e| (half.id.to, e))? {
                         Some(slot) => Some(slot.part(0, bytes)),
                         None => return Ok(Blocked::Slot),
                     }

@@ -158,6 +158,14 @@ pub enum Fault {
 pub(crate) trait Transmit: Send + fmt::Debug {
     /// The next free slot, the same one until it is posted; `None` while all are in flight.
     fn poll_slot(&mut self) -> Result<Option<Slot>, LinkError>;
+    /// The same for a message of exactly so many bytes, of links that keep short messages elsewhere than long ones.
+    fn poll_slot_of(&mut self, _bytes: usize) -> Result<Option<Slot>, LinkError> {
+        self.poll_slot()
+    }
+    /// Whether both ends work on the same memory: what is posted needs nobody to move it.
+    fn is_memory(&self) -> bool {
+        false
+    }
     /// Sends the first `tag.bytes` bytes of the slot [`Transmit::poll_slot`] returned.
     fn post(&mut self, tag: &Tag) -> Result<(), LinkError>;
     /// Whether data of a buffer can be lent at all.
@@ -201,6 +209,10 @@ pub(crate) trait Receive: Send + fmt::Debug {
     fn poll_message(&mut self, expected: &Tag) -> Result<Option<Slot>, LinkError>;
     /// Gives the slot of the message back.
     fn release(&mut self);
+    /// As [`Transmit::is_memory`].
+    fn is_memory(&self) -> bool {
+        false
+    }
     /// What to sleep on while there is no message.
     fn interest(&self) -> Interest<'_>;
     /// Says that this rank is about to sleep, to whatever makes [`Interest`]'s descriptor ready; whether it can move already.

@@ -337,6 +337,9 @@ pub(crate) fn connect(
     mesh.control = Control::new(own, controls, members);
     if let Some(arena) = arena {
         let crosses = explore(&arena, &mut mesh.control, own, options, deadline)?;
+        if arena.is_light() {
+            mesh.pairs.iter().for_each(|pair| pair.lighten());
+        }
         mesh.arena = Some((arena, crosses));
     }
     Ok(mesh)
@@ -569,7 +572,7 @@ fn accept_unix(
         let segment = Segment::open(between.layout(options), &File::from(file))?;
         pass(&stream, &[doorbell.descriptor().as_fd()])?;
         between.pair =
-            Some(Arc::new(Pair { segment, side: Side::Lower, peer_doorbell: bell.into() }));
+            Some(Arc::new(Pair::new(segment, Side::Lower, bell.into())));
     }
     between.control = Some(Stream::Unix(stream));
     Ok(())
@@ -583,6 +586,6 @@ fn answer(between: &mut Between, deadline: Instant) -> io::Result<()> {
     };
     stream.set_read_timeout(Some(remaining(deadline).ok_or(io::ErrorKind::TimedOut)?))?;
     let [bell] = passed(stream)?;
-    between.pair = Some(Arc::new(Pair { segment, side: Side::Upper, peer_doorbell: bell.into() }));
+    between.pair = Some(Arc::new(Pair::new(segment, Side::Upper, bell.into())));
     Ok(())
 }

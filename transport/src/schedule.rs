@@ -410,6 +410,11 @@ fn send_chunk(count: usize, sizing: Sizing) -> usize {
     even_chunk(count, count.div_ceil(sizing.slot()), sizing.line())
 }
 
+/// Most bytes that are sent in one message.
+pub(crate) const fn longest_message(slot_bytes: usize) -> usize {
+    slot_bytes / LINE_BYTES * LINE_BYTES
+}
+
 /// Elements of the first message by which `count` elements are sent.
 pub(crate) fn first_message(count: usize, sizing: Sizing) -> usize {
     send_chunk(count, sizing).min(count)

@@ -79,8 +79,14 @@ impl Waiter {
         }
     }
 
+    /// Whether others have to run on this core before anything can move.
+    pub(crate) const fn shares_core(&self) -> bool {
+        self.spins == 0
+    }
+
     fn arm(&mut self) {
         self.armed = true;
+        // The pairs first: what makes their peers pass a fence, where these have none of their own, is in the arena's.
         self.pairs.iter().for_each(|pair| pair.arm());
         self.bell = self.arena.as_ref().map(|arena| arena.arm());
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use topology::Plan;
 
-use super::{Communicator, Options};
+use super::{Communicator, Options, Transport};
 use crate::arena;
 use crate::error::{ConnectError, TransportError};
+use crate::link::shm;
 use crate::pace::span_ns;
 use crate::schedule::{MIN_SLOTS, connections_of_all};
 use crate::shared::scratch_bytes;
@@ -30,9 +31,16 @@ fn most_connections(plan: &Plan, options: &Options) -> usize {
 /// Memory that a group needs, in bytes: of the rank that needs most.
 pub(super) fn fixed(plan: &Plan, options: &Options) -> usize {
     let ranks = plan.ranks.len();
-    // A slot with its header, and a page for where a connection's slots begin.
     let slots = options.slots().max(MIN_SLOTS * options.sockets as usize);
-    let connection = slots.saturating_mul(options.slot_bytes() + 64).saturating_add(4096);
+    let connection = match options.transport {
+        // A slot with its header, and a page for where a connection's slots begin.
+        Transport::Tcp | Transport::Verbs => {
+            slots.saturating_mul(options.slot_bytes() + 64).saturating_add(4096)
+        }
+        Transport::Auto | Transport::Shm => {
+            shm::Layout::connection_bytes(slots, options.slot_bytes())
+        }
+    };
     let links = most_connections(plan, options).saturating_mul(connection);
     links.saturating_add(arena::fixed_bytes(ranks)).saturating_add(scratch_bytes(ranks))
 }

@@ -56,11 +56,13 @@ impl Communicator {
         let own = self.rank();
         let out = self.message::<T>(own, to, data.len(), caller(data))?;
         let inward = self.message::<T>(from, own, received.len(), caller_mut(received))?;
-        let sent = self.start(out, None)?;
+        let sent = if self.send_at_once(&out) { None } else { Some(self.start(out, None)?) };
         // Neither is left in flight when this returns: what ends one, ends the group.
         let stats = self.operate(inward)?;
-        self.complete(sent, None)?;
-        self.take_finished(sent);
+        if let Some(sent) = sent {
+            self.complete(sent, None)?;
+            self.take_finished(sent);
+        }
         Ok(stats)
     }
 

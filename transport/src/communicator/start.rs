@@ -144,6 +144,9 @@ impl Communicator {
     /// Runs an operation on buffers that are borrowed for the whole call.
     pub(super) fn operate(&mut self, request: Request) -> Result<Stats, TransportError> {
         let start = self.now();
+        if let Some(stats) = self.message_at_once(&request, start) {
+            return Ok(stats);
+        }
         let ticket = if self.is_small(&request)? {
             match self.at_once(request, start)? {
                 Ok(stats) => return Ok(stats),
@@ -166,16 +169,19 @@ impl Communicator {
 
     /// Whether an operation can be done at once, with nothing else to look after.
     fn is_small(&self, request: &Request) -> Result<bool, TransportError> {
-        let idle = self.active.is_empty() && self.failure.is_none();
         let flat = self.options.choice.flat(request.collective);
-        let options = &self.options;
-        let hooked = options.on_step.is_some() || options.on_end.is_some();
-        let watched = hooked || self.observer.is_some();
-        if !idle || !flat || watched || !self.takes_shared(request)? {
+        if !self.is_unwatched() || !flat || !self.takes_shared(request)? {
             return Ok(false);
         }
         let (size, ranks) = (request.kernel.element_bytes(), self.plan.ranks.len());
         Ok(fits(request.collective, request.count, size, ranks, request.blocks.as_ref()))
+    }
+
+    /// Whether nothing is in flight, and nobody is to be told of what is done.
+    pub(super) fn is_unwatched(&self) -> bool {
+        let options = &self.options;
+        let hooked = options.on_step.is_some() || options.on_end.is_some();
+        self.active.is_empty() && self.failure.is_none() && !hooked && self.observer.is_none()
     }
 
     /// A small operation without ado; where others keep it waiting, its ticket among those in flight.

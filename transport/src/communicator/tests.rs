@@ -15,6 +15,7 @@ mod faults;
 mod ffi;
 mod fusion;
 mod grid;
+mod messages;
 mod shrink;
 mod turns;
 mod types;

@@ -8,6 +8,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 use loom::thread;
 
+use crate::link::shm::{Layout, Place};
+
 use super::{Long, Short, arm, claim, disarm, hear, may_sleep, observe, publish, ring};
 
 words!(AtomicU64, AtomicU32);
@@ -85,6 +87,74 @@ fn slots_are_never_written_while_they_are_read() {
                 thread::yield_now();
             }
             ring.post(number);
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// Messages of several lengths, of which the third ends short of the end of the ring: the fourth begins where the first lay.
+const LENGTHS: [usize; 4] = [192, 100, 192, 192];
+const LAYOUT: Layout = Layout { connections: 1, slots: 2, slot_bytes: 192 };
+
+/// A connection in shared memory: where data lies, both ends count by lengths; whose turn it is, numbers alone say.
+struct Connection {
+    numbers: [AtomicU64; 2],
+    lines: Vec<UnsafeCell<u64>>,
+    head: AtomicU64,
+}
+
+impl Connection {
+    fn new() -> Self {
+        let numbers = [AtomicU64::new(0), AtomicU64::new(0)];
+        // Three of the longest.
+        let lines = (0..9).map(|_| UnsafeCell::new(0)).collect();
+        Self { numbers, lines, head: AtomicU64::new(0) }
+    }
+
+    fn lines(&self, place: Place) -> impl Iterator<Item = &UnsafeCell<u64>> {
+        let bytes = LENGTHS[usize::try_from(place.message).unwrap()];
+        let first = LAYOUT.data(0, Place::default(), 192);
+        let start = (LAYOUT.data(0, place, bytes) - first) / 64;
+        self.lines[start..start + bytes.div_ceil(64)].iter()
+    }
+
+    fn after(place: Place) -> Place {
+        LAYOUT.after(place, LENGTHS[usize::try_from(place.message).unwrap()])
+    }
+}
+
+#[test]
+fn messages_of_any_length_are_never_written_while_they_are_read() {
+    bounded(|| {
+        let connection = Arc::new(Connection::new());
+        let reader = {
+            let connection = Arc::clone(&connection);
+            thread::spawn(move || {
+                let mut place = Place::default();
+                for number in 0..4 {
+                    while observe(&connection.numbers[Ring::place(number)]) != number + 1 {
+                        thread::yield_now();
+                    }
+                    for line in connection.lines(place) {
+                        // SAFETY: What the model is to show: nobody else writes it now; loom panics otherwise.
+                        assert_eq!(line.with(|line| unsafe { *line }), 10 + number);
+                    }
+                    place = Connection::after(place);
+                    publish(&connection.head, place.message);
+                }
+            })
+        };
+        let mut place = Place::default();
+        for number in 0..4 {
+            while observe(&connection.head) + SLOTS <= number {
+                thread::yield_now();
+            }
+            for line in connection.lines(place) {
+                // SAFETY: As above, and nobody reads it either.
+                line.with_mut(|line| unsafe { *line = 10 + number });
+            }
+            publish(&connection.numbers[Ring::place(number)], number + 1);
+            place = Connection::after(place);
         }
         reader.join().unwrap();
     });

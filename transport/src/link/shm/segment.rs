@@ -17,8 +17,17 @@ use crate::memory::{MemoryKey, Slot};
 
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// Words of a slot's header: ready, operation, count, signature, bytes.
+/// Words of a header after `ready`: operation, count, signature, bytes.
 const TAG_WORDS: usize = 4;
+/// Two lines, which processors fetch together.
+const HEADER: usize = 2 * LINE;
+/// Where in a header the data of the shortest messages begins.
+const INLINE: usize = 8 * (1 + TAG_WORDS);
+/// Longest message in a header.
+const INLINE_BYTES: usize = HEADER - INLINE;
+/// Where in a page a connection's ring begins. Callers' buffers mostly begin 0 or 16 bytes into a page, and copies are slow between places
+/// that lie less than a line apart in theirs.
+const RING_SHIFT: usize = 1024;
 
 /// What the two sides must agree on to find anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,12 +38,18 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    fn slot_stride(self) -> usize {
-        LINE + self.slot_bytes.next_multiple_of(LINE)
+    fn connection_stride(self) -> usize {
+        (self.ring() + self.ring_bytes()).next_multiple_of(PAGE)
     }
 
-    fn connection_stride(self) -> usize {
-        (LINE + self.slots * self.slot_stride()).next_multiple_of(PAGE)
+    /// Bytes from the beginning of a connection to its ring.
+    fn ring(self) -> usize {
+        (LINE + self.slots * HEADER).next_multiple_of(PAGE) + RING_SHIFT
+    }
+
+    /// As many of the longest messages as there are headers, and one that does not fit the rest of a lap.
+    fn ring_bytes(self) -> usize {
+        (self.slots + 1) * self.slot_bytes.next_multiple_of(LINE)
     }
 
     fn bytes(self) -> usize {
@@ -46,11 +61,45 @@ impl Layout {
         PAGE + connection * self.connection_stride()
     }
 
-    fn slot(self, connection: usize, message: u64) -> usize {
+    fn header(self, connection: usize, message: u64) -> usize {
         // The remainder is below `slots`, a usize.
-        let slot = usize::try_from(message % self.slots as u64).unwrap_or(0);
-        self.connection(connection) + LINE + slot * self.slot_stride()
+        let place = usize::try_from(message % self.slots as u64).unwrap_or(0);
+        self.connection(connection) + LINE + place * HEADER
     }
+
+    /// Where the data of a message of so many bytes lies.
+    pub(crate) fn data(self, connection: usize, place: Place, bytes: usize) -> usize {
+        if bytes <= INLINE_BYTES {
+            return self.header(connection, place.message) + INLINE;
+        }
+        self.connection(connection) + self.ring() + self.start(place, bytes)
+    }
+
+    /// Where in the ring a message of so many bytes begins: in one piece.
+    fn start(self, place: Place, bytes: usize) -> usize {
+        if bytes > self.ring_bytes() - place.at { 0 } else { place.at }
+    }
+
+    /// The place after a message of so many bytes.
+    pub(crate) fn after(self, place: Place, bytes: usize) -> Place {
+        let taken = if bytes <= INLINE_BYTES { 0 } else { bytes.next_multiple_of(LINE) };
+        let at = if taken == 0 { place.at } else { self.start(place, bytes) + taken };
+        Place { message: place.message + 1, at }
+    }
+
+    /// Bytes of memory that a connection may come to take.
+    pub(crate) fn connection_bytes(slots: usize, slot_bytes: usize) -> usize {
+        let of_slot = slot_bytes.saturating_add(LINE + HEADER);
+        slots.saturating_add(1).saturating_mul(of_slot).saturating_add(4 * PAGE)
+    }
+}
+
+/// Which message of a connection is the next, and from where on in the ring its data may lie. Both ends count alike, each for itself, by
+/// the lengths of the messages before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) message: u64,
+    at: usize,
 }
 
 /// Which of the two ranks.
@@ -141,22 +190,23 @@ impl Segment {
 
     /// Number of the message in the slot, plus one.
     pub(crate) fn ready(&self, connection: usize, message: u64) -> &AtomicU64 {
-        self.word(self.layout.slot(connection, message))
+        self.word(self.layout.header(connection, message))
     }
 
-    /// The data of a message's slot.
-    pub(crate) fn data(&self, connection: usize, message: u64) -> Slot {
-        let offset = self.layout.slot(connection, message) + LINE;
-        let address = self.at(offset, self.layout.slot_bytes);
+    /// Where the data of a message of so many bytes lies, which are no more than a slot's.
+    pub(crate) fn data(&self, connection: usize, place: Place, bytes: usize) -> Slot {
+        assert!(bytes <= self.layout.slot_bytes);
+        let offset = self.layout.data(connection, place, bytes);
+        let address = self.at(offset, bytes);
         let key = MemoryKey(offset as u64);
-        // SAFETY: Inside the mapping, which the link keeps; the protocol of `ready` and `head` gives each slot to one side at a time.
-        unsafe { Slot::new(address, self.layout.slot_bytes, key) }
+        // SAFETY: Inside the mapping, which the link keeps; the protocol of `ready` and `head` gives each place to one side at a time.
+        unsafe { Slot::new(address, bytes, key) }
     }
 
     /// Only before `ready` is stored.
     pub(crate) fn write_tag(&self, connection: usize, message: u64, tag: &Tag) {
         use std::sync::atomic::Ordering::Relaxed;
-        let base = self.layout.slot(connection, message);
+        let base = self.layout.header(connection, message);
         let words: [u64; TAG_WORDS] =
             [tag.operation, tag.count, tag.signature, u64::from(tag.bytes)];
         for (offset, word) in (base + 8..).step_by(8).zip(words) {
@@ -167,7 +217,7 @@ impl Segment {
     /// Only after `ready` was loaded. A length no slot has is cut to the slot's.
     pub(crate) fn read_tag(&self, connection: usize, message: u64) -> Tag {
         use std::sync::atomic::Ordering::Relaxed;
-        let base = self.layout.slot(connection, message);
+        let base = self.layout.header(connection, message);
         let word = |i: usize| self.word(base + 8 * (1 + i)).load(Relaxed);
         let bytes = word(3).min(self.layout.slot_bytes as u64);
         Tag {
@@ -175,6 +225,60 @@ impl Segment {
             count: word(1),
             signature: word(2),
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn connections_lie_one_after_the_other() {
+        let layout = Layout { connections: 2, slots: 6, slot_bytes: 40_000 };
+        let mut taken = vec![(0, PAGE)];
+        for connection in 0..2 {
+            taken.push((layout.connection(connection), LINE));
+            taken.extend((0..6).map(|message| (layout.header(connection, message), HEADER)));
+            let ring = layout.data(connection, Place::default(), INLINE_BYTES + 1);
+            taken.push((ring, layout.ring_bytes()));
+        }
+        taken.sort_unstable();
+        for pair in taken.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let (start, bytes) = taken.last().copied().unwrap();
+        assert!(start + bytes <= layout.bytes());
+        let third = Place { message: 3, at: 0 };
+        let (header, data) = (layout.header(1, 3), layout.data(1, third, INLINE_BYTES));
+        assert_eq!((data, data + INLINE_BYTES), (header + INLINE, header + HEADER));
+        assert!(layout.connection_stride() <= Layout::connection_bytes(6, 40_000));
+    }
+
+    proptest! {
+        /// Whatever the lengths: of as many messages in a row as there are headers, no two share a byte, and all are in the connection.
+        #[test]
+        fn messages_in_flight_lie_apart(
+            slots in 2..7_usize,
+            slot_bytes in 64..2000_usize,
+            lengths in proptest::collection::vec(0..2000_usize, 0..60),
+        ) {
+            let layout = Layout { connections: 1, slots, slot_bytes };
+            let (mut place, mut flight) = (Place::default(), Vec::new());
+            for bytes in lengths.into_iter().map(|length| length % (slot_bytes + 1)) {
+                let start = layout.data(0, place, bytes);
+                prop_assert!(start >= PAGE && start + bytes <= layout.bytes());
+                flight.push((start, bytes));
+                let ahead = flight.len().saturating_sub(slots);
+                for (other, length) in &flight[ahead..flight.len() - 1] {
+                    let apart = start + bytes <= *other || other + length <= start;
+                    prop_assert!(apart, "{:?}", &flight[ahead..]);
+                }
+                place = layout.after(place, bytes);
+                prop_assert_eq!(place.message, flight.len() as u64);
+            }
         }
     }
 }
