@@ -9,14 +9,14 @@
 //!   page 0      how many ranks sleep
 //!   board       per rank a page: operations completed │ sleeping, bell │ stage of large operations │ what others may do here
 //!   headers     per rank a page of 64: number, count, signature, five words that are the payload where it is as short
-//!   slots       per rank 16 of 1 KiB, 4 of 16 KiB: longer payloads
+//!   slots       per rank 16 of 1 KiB, 128 (4 where ranks share cores) of 16 KiB: longer payloads
 //!   stages      per rank a ring of what others are to read, and of what this rank combined
 //!   heaps       per rank: registered buffers
 //! ```
 //!
 //! Every operation has a number, the same on every rank. A rank posts operation `k` in its header `k mod 64`, whose first
-//! word becomes `k + 1`, written last. It may do so once every rank has completed operation `k - 64`, or `k - 16` or `k - 4` where
-//! it needs a slot ([`lap`]).
+//! word becomes `k + 1`, written last. It may do so once every rank has completed operation `k - 64`, or `k - 16` where it needs a short
+//! slot ([`Layout::lap`]).
 #![expect(
     unsafe_code,
     reason = "words, slots and buffers are places in a mapping that ranks share"
@@ -42,12 +42,12 @@ mod remote;
 pub(crate) use heap::Heap;
 pub use heap::SharedBuffer;
 use layout::LINE;
-pub(crate) use layout::{Layout, SLOT_BYTES, WORDS, lap};
+pub(crate) use layout::{Layout, SLOT_BYTES, WORDS};
 pub(crate) use remote::{Remote, Unanswered, probe};
 
 /// What the memory of so many ranks takes before any buffer is registered.
 pub(crate) const fn fixed_bytes(ranks: usize) -> usize {
-    Layout { ranks, heap_bytes: 0 }.heaps()
+    Layout { ranks, heap_bytes: 0, crowded: false }.heaps()
 }
 
 /// A word of a rank's page on the board.
@@ -59,8 +59,6 @@ pub(crate) enum Word {
     Stage,
     /// Up to where on its stage, counted over all operations and laps, it has put what others are to read.
     Staged,
-    /// Not zero where others are asked to drop from their caches what they have read of its stage.
-    Evict,
     /// Up to where its part of the result is whole.
     Folded,
     /// Up to where it reads nobody's stage any more.
@@ -125,6 +123,11 @@ impl Arena {
         self.layout.ranks
     }
 
+    /// As [`Layout::lap`].
+    pub(crate) const fn lap(&self, bytes: usize) -> u64 {
+        self.layout.lap(bytes)
+    }
+
     fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(offset <= self.map.len() && bytes <= self.map.len() - offset);
         // SAFETY: Inside the mapping, as just asserted.
@@ -157,7 +160,6 @@ impl Arena {
             Word::Verdict => 3 * LINE + 24,
             Word::Aborted => 4 * LINE,
             Word::Staged => 5 * LINE,
-            Word::Evict => 5 * LINE + 8,
             Word::Folded => 6 * LINE,
             Word::Taken => 7 * LINE,
         };

@@ -19,7 +19,6 @@ use crate::control::Control;
 use crate::element::Element;
 use crate::error::{ConnectError, Culprit, Failure, TransportError};
 use crate::executor::{Compiled, Links};
-use crate::host::Host;
 use crate::link::verbs::Registry;
 use crate::link::{Fault, LinkKind};
 use crate::mesh::{self, Listeners, Mesh};
@@ -168,10 +167,7 @@ impl Communicator {
         let mesh = mesh::connect(rank, &group, &plan, &wanted, &options, &listeners)?;
         let Mesh { control, transmit, receive, pairs, doorbell, arena, registry } = mesh;
         let host = &group.members[rank.index()].reach.host;
-        let hosts = group.members.iter().map(|member| &member.reach.host);
-        let near = hosts.filter(|other| other.boot == host.boot);
-        let here = near.clone().count();
-        let cores = Host::cores_of(near);
+        let (here, cores) = group.crowding(rank);
         let oversubscribed = here > cores;
         let shared = arena.map(|(arena, crosses)| Shared::new(arena, crosses, oversubscribed));
         if options.pin {

@@ -37,6 +37,7 @@ mod pace;
 mod pin;
 mod protocol;
 mod shared;
+mod streaming;
 mod survivors;
 mod waiter;
 

@@ -9,6 +9,8 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::ptr::NonNull;
 
+pub(crate) mod stream;
+
 /// Where memory is, and so which kernels may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Space {
@@ -31,6 +33,8 @@ pub(crate) struct Slot {
         reason = "read by links that name memory to a peer, which those of this version need not"
     )]
     key: MemoryKey,
+    /// Whether copies to it go past the caches.
+    streamed: bool,
 }
 
 // SAFETY: A slot is an address; whoever made it answers for what is behind it (`Slot::new`), on every thread.
@@ -44,7 +48,12 @@ impl Slot {
     /// takes the slot back: a sending slot when it is posted, a received one when it is released, a caller's buffer
     /// when its operation ends. Nobody else writes it in that time.
     pub(crate) unsafe fn new(address: NonNull<u8>, bytes: usize, key: MemoryKey) -> Self {
-        Self { address, bytes, space: Space::Host, key }
+        Self { address, bytes, space: Space::Host, key, streamed: false }
+    }
+
+    /// The same place; where `streamed`, [`copy`] writes it past the caches.
+    pub(crate) const fn streamed(self, streamed: bool) -> Self {
+        Self { streamed, ..self }
     }
 
     /// Its length in bytes.
@@ -146,6 +155,13 @@ fn copy_backwards(dst: Slot, src: Slot) {
 pub(crate) fn copy(dst: Slot, src: Slot) {
     assert_eq!(dst.bytes, src.bytes);
     let (to, from) = (dst.address.addr().get(), src.address.addr().get());
+    if dst.streamed
+        && src.bytes >= stream::LEAST_BYTES
+        && to.is_multiple_of(LINE)
+        && to.abs_diff(from) >= src.bytes
+    {
+        return stream::copy(dst, src);
+    }
     if src.bytes >= LONG_COPY && aliases(to, from) && to.abs_diff(from) >= src.bytes {
         return copy_backwards(dst, src);
     }
@@ -180,38 +196,6 @@ pub(crate) fn read_behind(socket: &TcpStream, head: &mut [u8], place: Slot) -> i
     // SAFETY: The step that the message is for may write the place, and no other step reads or writes it meanwhile.
     let place = unsafe { place.write::<u8>() };
     (&mut &*socket).read_vectored(&mut [IoSliceMut::new(head), IoSliceMut::new(place)])
-}
-
-/// Whether [`evict`] does anything here.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn evicts() -> bool {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    use std::sync::OnceLock;
-
-    // Leaf 7, EBX bit 23: CLFLUSHOPT (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 23 != 0)
-}
-
-/// Whether [`evict`] does anything here.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) const fn evicts() -> bool {
-    false
-}
-
-/// Drops lines from every core's cache, written back where they differ from memory.
-pub(crate) fn evict(slot: Slot) {
-    if !evicts() {
-        return;
-    }
-    #[cfg(target_arch = "x86_64")]
-    for start in (0..slot.bytes).step_by(LINE) {
-        let place = slot.part(start, 1).address;
-        // SAFETY: Inside the slot; what memory holds is not changed by it, and the processor has the instruction.
-        unsafe {
-            std::arch::asm!("clflushopt [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags));
-        }
-    }
 }
 
 const LINE: usize = 64;
@@ -287,18 +271,21 @@ mod tests {
     #[test]
     fn copies_at_any_distance() {
         let bytes: Vec<u8> = (0..60_000).map(|i| u8::try_from(i % 251).unwrap()).collect();
-        for ahead in [0, 1, 16, 63, 64, 4095] {
-            for length in [10, LONG_COPY - 1, LONG_COPY, 10_007] {
+        let lengths = [10, stream::LEAST_BYTES, LONG_COPY - 1, LONG_COPY, 10_007];
+        for (ahead, streamed) in
+            [0, 1, 16, 63, 64, 4095].into_iter().flat_map(|ahead| [(ahead, false), (ahead, true)])
+        {
+            for length in lengths {
                 let mut memory = Aligned::new(60_000);
                 memory.bytes_mut()[..60_000].copy_from_slice(&bytes);
                 let base = memory.slot(0, 60_000);
                 // Apart by several pages, and overlapping.
                 for to in [4096 * 5 + ahead, 4096 + ahead] {
-                    copy(base.part(to, length), base.part(0, length));
+                    copy(base.part(to, length).streamed(streamed), base.part(0, length));
                     assert_eq!(
                         memory.bytes()[to..to + length],
                         bytes[..length],
-                        "{ahead} {length}"
+                        "{ahead} {length} {streamed}"
                     );
                     memory.bytes_mut()[..60_000].copy_from_slice(&bytes);
                 }

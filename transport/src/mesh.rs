@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use topology::{Plan, Rank};
 
-use crate::arena::Arena;
+use crate::arena::{self, Arena};
 use crate::communicator::{Options, Paths, Transport};
 use crate::control::{Control, Peer, Stream};
 use crate::error::{ConnectError, Culprit};
@@ -275,7 +275,10 @@ pub(crate) fn connect(
     let everybody_near =
         members.iter().all(|m| m.rank == own || m.link == LinkKind::Shm) && members.len() > 1;
     let shares = everybody_near && options.paths == Paths::Auto;
-    let arena = if shares { share(own, members.len(), &peers, options, deadline)? } else { None };
+    let (here, cores) = group.crowding(own);
+    let (ranks, crowded) = (members.len(), here > cores);
+    let layout = arena::Layout { ranks, heap_bytes: options.heap_bytes, crowded };
+    let arena = if shares { share(own, layout, &peers, deadline)? } else { None };
     let mut mesh = Mesh {
         control: Control::new(own, Vec::new(), Vec::new()),
         transmit: Vec::new(),
@@ -571,8 +574,7 @@ fn accept_unix(
         let [file, bell] = passed(&stream)?;
         let segment = Segment::open(between.layout(options), &File::from(file))?;
         pass(&stream, &[doorbell.descriptor().as_fd()])?;
-        between.pair =
-            Some(Arc::new(Pair::new(segment, Side::Lower, bell.into())));
+        between.pair = Some(Arc::new(Pair::new(segment, Side::Lower, bell.into())));
     }
     between.control = Some(Stream::Unix(stream));
     Ok(())

@@ -253,6 +253,16 @@ pub(crate) struct Group {
     pub(crate) members: Vec<Member>,
 }
 
+impl Group {
+    /// Ranks on the host of a rank, and the cores they have in all; every one of them finds the same.
+    pub(crate) fn crowding(&self, rank: Rank) -> (usize, usize) {
+        let host = &self.members[rank.index()].reach.host;
+        let hosts = self.members.iter().map(|member| &member.reach.host);
+        let near = hosts.filter(|other| other.boot == host.boot);
+        (near.clone().count(), Host::cores_of(near))
+    }
+}
+
 /// A rank as this one can reach it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {

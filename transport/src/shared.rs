@@ -17,10 +17,10 @@ use topology::{Collective, Rank};
 use crate::arena::{Arena, Heap, Remote, Word};
 use crate::kernel::Kernel;
 use crate::link::{LinkError, Tag};
-use crate::memory::{Aligned, Slot};
+use crate::memory::{Aligned, Slot, copy};
+use crate::streaming::Streaming;
 
 mod direct;
-mod evict;
 mod flat;
 mod staged;
 
@@ -51,8 +51,8 @@ pub(crate) struct Shared {
     /// there, as far as this rank looked.
     used: u64,
     taken: u64,
-    /// Whether others are asked to drop what they have read of this rank's stage.
-    evict: evict::Asking,
+    /// Whether this rank writes its stage and its slots past the caches.
+    streaming: Streaming,
     /// Large operations started, and done: they take turns.
     large: (u64, u64),
     /// Looks at a header in a row, before the caller looks after anything else. Not where ranks share cores: there the one that
@@ -107,7 +107,7 @@ impl Shared {
             later: VecDeque::new(),
             everywhere: 0,
             used: 0,
-            evict: evict::Asking::default(),
+            streaming: Streaming::default(),
             taken: 0,
             large: (0, 0),
             looks: if oversubscribed { 1 } else { LOOKS },
@@ -150,6 +150,15 @@ impl Shared {
             self.everywhere = least;
         }
         Ok(())
+    }
+
+    /// Puts data where others read it.
+    fn put(&mut self, place: Slot, data: Slot) {
+        let writing = self.streaming.begin(data.bytes());
+        copy(place.streamed(self.streaming.on), data);
+        if let Some(writing) = writing {
+            self.streaming.end(&writing, data.bytes());
+        }
     }
 
     /// This rank is through with an operation.

@@ -16,9 +16,11 @@ const SHORT_BYTES: usize = 1 << 10;
 const HEADERS: u64 = (PAGE / LINE) as u64;
 /// Short slots of each rank.
 const SHORTS: u64 = 16;
-/// Long slots of each rank. Few, so that they stay in the second-level caches of both ends: with sixteen, 16 KiB between two
-/// ranks went round 512 KiB.
-const LONGS: u64 = 4;
+/// Long slots of each rank, used one after the other: twice a second-level cache, so that what others have read has left theirs when it is
+/// written again. With 4 slots, which stay in the caches, or 16 an exchange of 16 KiB between two ranks took 2.4 us, with 128 1.2.
+const LONGS: u64 = 128;
+/// The same where ranks share cores, and so caches.
+const CROWDED_LONGS: u64 = 4;
 
 /// Bytes of a rank's stage, which is used from its beginning to its end and then again. A line that another core has read is still in its
 /// cache, and to write it again takes several times longer than to write one that has left it: so it is longer than second-level caches.
@@ -33,20 +35,7 @@ const MOST_PART_BYTES: usize = 64 << 10;
 const STAGE_SHIFT: usize = 1024;
 
 const SHORTS_BYTES: usize = 16 * SHORT_BYTES;
-const LONGS_BYTES: usize = 4 * SLOT_BYTES;
-const _: () = assert!(SHORTS == 16 && LONGS == 4);
-
-/// Operations a rank may be ahead of the slowest, for a payload of so many bytes: its header, or its slot, is taken again that
-/// many operations later.
-pub(crate) const fn lap(bytes: usize) -> u64 {
-    if bytes <= INLINE_BYTES {
-        HEADERS
-    } else if bytes <= SHORT_BYTES {
-        SHORTS
-    } else {
-        LONGS
-    }
-}
+const _: () = assert!(SHORTS == 16 && LONGS >= HEADERS);
 
 /// What all ranks must agree on to find anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,9 +43,29 @@ pub(crate) struct Layout {
     pub(crate) ranks: usize,
     /// Of each rank.
     pub(crate) heap_bytes: usize,
+    /// Whether ranks share cores.
+    pub(crate) crowded: bool,
 }
 
 impl Layout {
+    /// Operations a rank may be ahead of the slowest, for a payload of so many bytes: its header, or its slot, is taken again that
+    /// many operations later.
+    pub(crate) const fn lap(self, bytes: usize) -> u64 {
+        if bytes <= INLINE_BYTES {
+            HEADERS
+        } else if bytes <= SHORT_BYTES {
+            SHORTS
+        } else if self.longs() < HEADERS {
+            self.longs()
+        } else {
+            HEADERS
+        }
+    }
+
+    const fn longs(self) -> u64 {
+        if self.crowded { CROWDED_LONGS } else { LONGS }
+    }
+
     pub(super) const fn board(rank: usize) -> usize {
         PAGE + rank * PAGE
     }
@@ -67,13 +76,13 @@ impl Layout {
 
     /// Where a payload of so many bytes lies.
     pub(super) const fn payload(self, rank: usize, number: u64, bytes: usize) -> usize {
-        let slots = PAGE + 2 * self.ranks * PAGE + rank * Self::slots_of_a_rank();
+        let slots = PAGE + 2 * self.ranks * PAGE + rank * self.slots_of_a_rank();
         if bytes <= INLINE_BYTES {
             self.header(rank, number) + LINE - INLINE_BYTES
         } else if bytes <= SHORT_BYTES {
             slots + place(number, SHORTS) * SHORT_BYTES
         } else {
-            slots + SHORTS_BYTES + place(number, LONGS) * SLOT_BYTES
+            slots + SHORTS_BYTES + place(number, self.longs()) * SLOT_BYTES
         }
     }
 
@@ -110,11 +119,12 @@ impl Layout {
     }
 
     const fn stages(self) -> usize {
-        PAGE + 2 * self.ranks * PAGE + self.ranks * Self::slots_of_a_rank()
+        PAGE + 2 * self.ranks * PAGE + self.ranks * self.slots_of_a_rank()
     }
 
-    const fn slots_of_a_rank() -> usize {
-        SHORTS_BYTES + LONGS_BYTES
+    #[expect(clippy::cast_possible_truncation, reason = "a small number")]
+    const fn slots_of_a_rank(self) -> usize {
+        SHORTS_BYTES + self.longs() as usize * SLOT_BYTES
     }
 
     pub(super) const fn heaps(self) -> usize {
@@ -141,14 +151,19 @@ mod tests {
 
     #[test]
     fn nothing_lies_where_something_else_does() {
-        let layout = Layout { ranks: 3, heap_bytes: 1 };
+        for crowded in [false, true] {
+            lie_apart(Layout { ranks: 3, heap_bytes: 1, crowded });
+        }
+    }
+
+    fn lie_apart(layout: Layout) {
         let mut taken = vec![(0, PAGE)];
         for rank in 0..3 {
             taken.push((Layout::board(rank), PAGE));
             taken.extend((0..HEADERS).map(|number| (layout.header(rank, number), LINE)));
             for bytes in [SHORT_BYTES, SLOT_BYTES] {
-                let all =
-                    (0..lap(bytes)).map(|number| (layout.payload(rank, number, bytes), bytes));
+                let all = (0..layout.lap(bytes))
+                    .map(|number| (layout.payload(rank, number, bytes), bytes));
                 taken.extend(all);
             }
             taken.push((layout.stage(rank), layout.stage_bytes()));
@@ -161,13 +176,13 @@ mod tests {
         assert!(start + bytes <= layout.heaps());
         let inline = layout.payload(1, 70, INLINE_BYTES);
         assert_eq!(inline + INLINE_BYTES, layout.header(1, 70) + LINE);
-        assert_eq!(layout.header(1, 70), layout.header(1, 70 - lap(INLINE_BYTES)));
+        assert_eq!(layout.header(1, 70), layout.header(1, 70 - layout.lap(INLINE_BYTES)));
     }
 
     #[test]
     fn a_stage_has_room_for_rounds_of_any_number_of_ranks() {
         for ranks in [1, 2, 3, 8, 64, 1000] {
-            let layout = Layout { ranks, heap_bytes: 0 };
+            let layout = Layout { ranks, heap_bytes: 0, crowded: false };
             assert!(layout.part().is_multiple_of(PAGE) && layout.part() > 0, "{ranks}");
             assert!(layout.part() * ranks <= layout.stage_bytes() / 2, "{ranks}");
         }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 
 fn arenas(ranks: usize) -> Vec<Arena> {
-    let layout = Layout { ranks, heap_bytes: 1 << 20 };
+    let layout = Layout { ranks, heap_bytes: 1 << 20, crowded: false };
     let first = Arena::create(layout).unwrap();
     let others = (1..ranks).map(|own| {
         let file = first.file().try_clone().unwrap();
@@ -20,7 +20,7 @@ fn what_one_posts_the_others_see() {
     all[1].post(5, 10, 20, Some([1, 2, 3, 4, 5]));
     assert_eq!(all[0].posted(1, 5), Some((10, 20)));
     assert_eq!(all[2].words(1, 5), [1, 2, 3, 4, 5]);
-    assert_eq!(all[0].posted(1, 5 + lap(0)), None, "a lap later");
+    assert_eq!(all[0].posted(1, 5 + all[0].lap(0)), None, "a lap later");
     all[2].say(Word::Stage, 7);
     assert_eq!(all[0].word(2, Word::Stage).load(Ordering::Relaxed), 7);
     assert_eq!(all[0].word(1, Word::Stage).load(Ordering::Relaxed), 0);
@@ -41,9 +41,9 @@ fn a_heap_ends_where_it_ends() {
 
 #[test]
 fn another_size_is_not_mapped() {
-    let first = Arena::create(Layout { ranks: 2, heap_bytes: 0 }).unwrap();
+    let first = Arena::create(Layout { ranks: 2, heap_bytes: 0, crowded: false }).unwrap();
     let file = first.file().try_clone().unwrap();
-    assert!(Arena::open(Layout { ranks: 200, heap_bytes: 0 }, file, 1).is_err());
+    assert!(Arena::open(Layout { ranks: 200, heap_bytes: 0, crowded: false }, file, 1).is_err());
 }
 
 #[test]

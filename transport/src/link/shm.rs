@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
 use super::{Interest, LinkError, Receive, Tag, Transmit};
 use crate::memory::Slot;
 use crate::protocol;
+use crate::streaming::{Streaming, Writing};
 
 mod segment;
 
@@ -116,12 +117,15 @@ pub(crate) struct ShmTransmit {
     next: Place,
     /// Last value of `head` seen; read again only when the slots seem full.
     consumed: u64,
+    streaming: Streaming,
+    writing: Option<Writing>,
 }
 
 impl ShmTransmit {
     /// `connection` is its place in the pair's layout.
     pub(crate) fn new(pair: Arc<Pair>, connection: usize) -> Self {
-        Self { pair, connection, next: Place::default(), consumed: 0 }
+        let (streaming, writing) = (Streaming::default(), None);
+        Self { pair, connection, next: Place::default(), consumed: 0, streaming, writing }
     }
 }
 
@@ -131,6 +135,7 @@ impl Transmit for ShmTransmit {
         self.poll_slot_of(self.pair.segment.layout().slot_bytes)
     }
 
+    /// What is done between this and [`Transmit::post`] is timed as writing.
     fn poll_slot_of(&mut self, bytes: usize) -> Result<Option<Slot>, LinkError> {
         let segment = &self.pair.segment;
         let (slots, posted) = (segment.layout().slots as u64, self.next.message);
@@ -148,7 +153,9 @@ impl Transmit for ShmTransmit {
             }
             self.consumed = head;
         }
-        Ok(Some(segment.data(self.connection, self.next, bytes)))
+        let slot = segment.data(self.connection, self.next, bytes);
+        self.writing = self.streaming.begin(bytes);
+        Ok(Some(slot.streamed(self.streaming.on)))
     }
 
     fn is_memory(&self) -> bool {
@@ -156,6 +163,9 @@ impl Transmit for ShmTransmit {
     }
 
     fn post(&mut self, tag: &Tag) -> Result<(), LinkError> {
+        if let Some(writing) = self.writing.take() {
+            self.streaming.end(&writing, tag.bytes as usize);
+        }
         let segment = &self.pair.segment;
         let posted = self.next.message;
         segment.write_tag(self.connection, posted, tag);
@@ -250,9 +260,7 @@ mod tests {
     fn halves_of(layout: Layout) -> (ShmTransmit, ShmReceive) {
         let (ours, file) = Segment::create(layout).unwrap();
         let theirs = Segment::open(layout, &file).unwrap();
-        let pair = |segment, side| {
-            Arc::new(Pair::new(segment, side, Doorbell::new().unwrap()))
-        };
+        let pair = |segment, side| Arc::new(Pair::new(segment, side, Doorbell::new().unwrap()));
         (
             ShmTransmit::new(pair(ours, Side::Lower), 0),
             ShmReceive::new(pair(theirs, Side::Upper), 0),

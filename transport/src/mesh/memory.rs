@@ -57,13 +57,11 @@ pub(super) fn explore(
 /// Rank 0 makes the group's memory and passes it to everybody; `None` on every rank where it cannot.
 pub(super) fn share(
     own: Rank,
-    ranks: usize,
+    layout: arena::Layout,
     peers: &BTreeMap<Rank, Between>,
-    options: &Options,
     deadline: Instant,
 ) -> Result<Option<Arena>, ConnectError> {
     let local = |source| ConnectError::Local { what: "share memory with the group", source };
-    let layout = arena::Layout { ranks, heap_bytes: options.heap_bytes };
     if own == Rank(0) {
         let made = Arena::create(layout);
         if let Err(error) = &made {

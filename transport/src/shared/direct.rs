@@ -19,7 +19,7 @@ use super::flat::exchanged;
 use super::staged::Staged;
 use super::{Advance, Broken, Shared, Work, id};
 use crate::Path;
-use crate::arena::{Remote, WORDS, Word, lap};
+use crate::arena::{Remote, WORDS, Word};
 use crate::element::ReduceOp;
 use crate::link::LinkError;
 use crate::memory::{Aligned, Slot, copy};
@@ -152,7 +152,7 @@ impl Direct {
         }
         match self.phase {
             Phase::Post => {
-                if let Err(rank) = shared.is_free(self.number, lap(0)) {
+                if let Err(rank) = shared.is_free(self.number, shared.arena.lap(0)) {
                     return Ok(Advance::Waits(rank));
                 }
                 let ([a, b], [c, d]) = (shared.place(work.input), shared.place(work.output));

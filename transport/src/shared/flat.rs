@@ -4,7 +4,7 @@ use topology::Collective;
 use topology::schedule::Blocks;
 
 use super::{Advance, Broken, Shared, Work, id};
-use crate::arena::{SLOT_BYTES, lap};
+use crate::arena::SLOT_BYTES;
 use crate::link::LinkError;
 use crate::memory::{Slot, copy};
 use crate::schedule::shard;
@@ -55,12 +55,13 @@ impl Flat {
         let mut moved = false;
         if !self.posted {
             if posts(work, shared.own()) {
-                if let Err(rank) = shared.is_free(self.number, lap(work.input.bytes())) {
+                let bytes = work.input.bytes();
+                if let Err(rank) = shared.is_free(self.number, shared.arena.lap(bytes)) {
                     return Ok(Advance::Waits(rank));
                 }
                 if work.collective != Collective::Barrier {
-                    let arena = &shared.arena;
-                    copy(arena.payload(arena.own, self.number, work.input.bytes()), work.input);
+                    let place = shared.arena.payload(shared.own(), self.number, bytes);
+                    shared.put(place, work.input);
                 }
                 shared.arena.post(self.number, work.tag.count, work.tag.signature, None);
             }

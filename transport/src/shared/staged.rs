@@ -13,7 +13,6 @@
 //! Nobody touches another's private memory: a rank is done once it has its result and its last round is staged.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use topology::Collective;
 
@@ -21,7 +20,7 @@ use self::shape::Shape;
 use super::{Advance, Broken, Shared, Work};
 use crate::arena::Word;
 use crate::element::ReduceOp;
-use crate::memory::{Slot, copy, evict};
+use crate::memory::{Slot, copy};
 
 mod shape;
 
@@ -166,12 +165,11 @@ impl Staged {
         let Cursor { round, at } = self.staged;
         let end = self.staged.end(self.length);
         shared.is_taken(end, shape.window(self.length, shared))?;
-        let (begun, mut bytes) = (Instant::now(), 0);
         for to in (0..shape.ranks).filter(|rank| *rank != shape.own) {
             let Some((source, place)) = shape.staged(to, round) else { continue };
-            let target = shared.arena.stage(shape.own, shape.start(at) + place, source.len());
-            copy(target, shape.work.input.part(source.start, source.len()));
-            bytes += source.len();
+            let input = shape.work.input.part(source.start, source.len());
+            let place = shared.arena.stage(shape.own, shape.start(at) + place, source.len());
+            shared.put(place, input);
             // What all are to get is there once.
             if shape.is_shared() {
                 break;
@@ -179,12 +177,6 @@ impl Staged {
         }
         self.staged = self.staged.next(self.length, shape.stage);
         shared.arena.say(Word::Staged, end);
-        let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if shared.evict.wrote(bytes, nanoseconds) {
-            // A hint: whoever misses it for a while drops nothing meanwhile.
-            let asks = u64::from(shared.evict.asks);
-            shared.arena.word(shape.own, Word::Evict).store(asks, Ordering::Relaxed);
-        }
         Ok(())
     }
 
@@ -215,10 +207,15 @@ impl Staged {
                 let ahead = if apart { shape.owned(own).start } else { 0 };
                 work.output.part(piece.start - ahead, bytes)
             });
-            let told = tells.then(|| shared.arena.stage(own, start + shape.combined(), bytes));
-            combine(work, ranks, [kept, told], &sources);
-            for rank in (0..ranks).filter(|rank| *rank != own) {
-                shared.let_go(rank, sources[rank]);
+            let place = start + shape.combined();
+            let told = tells.then(|| shared.arena.stage(own, place, bytes));
+            match kept.filter(|_| tells && shared.streaming.on) {
+                // What is combined straight into the stage goes through the caches.
+                Some(kept) => {
+                    combine(work, ranks, [Some(kept), None], &sources);
+                    shared.put(shared.arena.stage(own, place, bytes), kept);
+                }
+                None => combine(work, ranks, [kept, told], &sources),
             }
             shared.views = sources;
         }
@@ -247,10 +244,6 @@ impl Staged {
                 shared.arena.stage(from, start + source, target.len())
             };
             copy(kept, found);
-            // What others read too, the last of them would have to drop, and nobody knows who that is.
-            if from != own && shape.readers() == 1 {
-                shared.let_go(from, found);
-            }
             self.from += 1;
             // One step; the last one of a round ends it.
             if self.from < ranks {
@@ -294,13 +287,6 @@ impl Shared {
             }
         }
         Err(rank)
-    }
-
-    /// This rank has read that of another's stage.
-    fn let_go(&self, rank: usize, slot: Slot) {
-        if self.arena.word(rank, Word::Evict).load(Ordering::Relaxed) != 0 {
-            evict(slot);
-        }
     }
 
     /// Whether this rank may stage up to a place, at most so many bytes ahead of what every rank has taken; else who has not.

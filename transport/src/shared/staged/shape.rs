@@ -129,13 +129,6 @@ impl<'a> Shape<'a> {
         if self.is_shared() { 0 } else { (to + self.ranks - from - 1) % self.ranks * self.part }
     }
 
-    /// How many ranks take what a rank has on its stage for any one of them.
-    pub(super) fn readers(&self) -> usize {
-        use Collective::{AllGather, AllReduce, Broadcast};
-        let all = matches!(self.work.collective, AllGather | AllReduce | Broadcast);
-        if all { self.ranks - 1 } else { 1 }
-    }
-
     /// Where in a round a rank's part of the result lies.
     pub(super) fn combined(&self) -> usize {
         (self.ranks - 1) * self.part
