@@ -52,6 +52,10 @@ pub(crate) struct Config {
     pub(crate) haste: u32,
     /// Delays of messages, by a sequence of numbers.
     pub(crate) seed: Option<u64>,
+    /// Devices take DMA-BUFs.
+    pub(crate) dma_buf: bool,
+    /// A module of the kernel that knows devices' memory is loaded.
+    pub(crate) peer_memory: bool,
     /// Contexts as of libraries before extended ones.
     pub(crate) plain: bool,
     /// A folder that gets what the kernel shows of the devices.
@@ -90,6 +94,8 @@ impl Default for Config {
             max_rd_atomic: 16,
             haste: 1,
             seed: None,
+            dma_buf: true,
+            peer_memory: false,
             plain: false,
             sysfs: None,
             report: None,
@@ -185,6 +191,8 @@ impl Config {
             "MAX_RD_ATOMIC" => self.max_rd_atomic = number(key, text)?,
             "HASTE" => self.haste = number::<u32>(key, text)?.max(1),
             "SEED" => self.seed = Some(number(key, text)?).filter(|seed| *seed != 0),
+            "DMA_BUF" => self.dma_buf = text != "0",
+            "PEER_MEMORY" => self.peer_memory = text != "0",
             "PLAIN" => self.plain = text != "0",
             "SYSFS" => self.sysfs = Some(text.into()),
             "REPORT" => self.report = Some(text.into()),
@@ -229,6 +237,8 @@ const KEYS: &[&str] = &[
     "MAX_RD_ATOMIC",
     "HASTE",
     "SEED",
+    "DMA_BUF",
+    "PEER_MEMORY",
     "PLAIN",
     "SYSFS",
     "REPORT",

@@ -61,6 +61,7 @@ pub(crate) fn with<T>(action: impl FnOnce(&mut Fabric) -> Result<T, Errno>) -> R
     static THREAD: Once = Once::new();
     let engine = ENGINE.get_or_init(start).as_ref().ok_or(Errno::IO)?;
     THREAD.call_once(|| {
+        ffi::stay();
         std::thread::spawn(move || run(engine));
     });
     let act = AssertUnwindSafe(|| {

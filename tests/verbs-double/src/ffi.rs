@@ -8,8 +8,8 @@
 )]
 #![expect(unreachable_pub, reason = "the linker reaches them")]
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use crate::errno::Errno;
@@ -129,6 +129,15 @@ fn minus_one(result: Result<(), Errno>) -> c_int {
 pub(crate) fn at_exit(function: extern "C" fn()) {
     // SAFETY: the function takes nothing and lives as long as this library, which runs a thread and is never unloaded.
     unsafe { libc::atexit(function) };
+}
+
+/// Has this library stay in memory until the process ends: who loaded it may give it up while its thread runs, or is about to.
+pub(crate) fn stay() {
+    let Some(path) = own_path() else { return };
+    let Ok(path) = CString::new(path.into_os_string().into_vec()) else { return };
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: it is loaded already, so nothing is run.
+    unsafe { libc::dlopen(path.as_ptr(), flags) };
 }
 
 /// Where this library was loaded from.

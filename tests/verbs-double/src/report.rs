@@ -10,6 +10,7 @@ use crate::abi::opcode;
 use crate::engine;
 use crate::fabric::Fabric;
 use crate::ffi;
+use crate::memory::Of;
 
 /// What is counted over a process's life.
 #[derive(Debug, Default)]
@@ -20,6 +21,11 @@ pub(crate) struct Counts {
     messages: BTreeMap<&'static str, u64>,
     bytes: u64,
     inline: u64,
+    /// Registrations that were made, by whose memory they are of.
+    registered: BTreeMap<&'static str, u64>,
+    /// Bytes that messages brought from devices' memory, and into it.
+    pub(crate) from_devices: u64,
+    pub(crate) into_devices: u64,
     statuses: BTreeMap<u32, u64>,
     /// Transmissions that nobody answered.
     pub(crate) unanswered: u64,
@@ -62,6 +68,15 @@ impl Counts {
         self.inline += u64::from(inline);
     }
 
+    pub(crate) fn registered(&mut self, of: &Of) {
+        let name = match of {
+            Of::Host => "host",
+            Of::DmaBuf { .. } => "dma_buf",
+            Of::Peer => "peer",
+        };
+        *self.registered.entry(name).or_default() += 1;
+    }
+
     pub(crate) fn completed(&mut self, status: u32) {
         *self.statuses.entry(status).or_default() += 1;
     }
@@ -97,6 +112,9 @@ pub(crate) fn text(fabric: &Fabric) -> String {
         "messages_by_device": messages.collect::<Vec<_>>(),
         "bytes": counts.bytes,
         "inline": counts.inline,
+        "registered": counts.registered,
+        "from_devices": counts.from_devices,
+        "into_devices": counts.into_devices,
         "statuses": counts.statuses,
         "calls": counts.calls,
     })

@@ -451,9 +451,14 @@ impl Fabric {
         let mtu = self.qps.get(&sender).map_or(256, |qp| mtu_bytes(qp.attr.path_mtu));
         let turned = self.config.seed.is_some() && self.draw() & 1 == 1;
         let packets = turned.then_some(mtu);
+        self.counts.into_devices += memory::of_devices(to);
         self.counts.lost += match &send.inline {
             Some(data) => memory::scatter(data, to, packets),
-            None => memory::transfer(&self.resolve(&send.pieces), to, packets),
+            None => {
+                let from = self.resolve(&send.pieces);
+                self.counts.from_devices += memory::of_devices(&from);
+                memory::transfer(&from, to, packets)
+            }
         };
     }
 

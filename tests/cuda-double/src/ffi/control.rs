@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::{Out, Text, TextOut, symbol as any_symbol};
 use crate::code::Code;
 use crate::driver::{call_without_driver, driver, init};
+use crate::memory::Kind;
 use crate::{fault, report};
 
 #[unsafe(no_mangle)]
@@ -48,6 +49,18 @@ pub extern "C" fn cuGetErrorName(code: u32, name: Out<*const c_char>) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorString(code: u32, string: Out<*const c_char>) -> u32 {
     call_without_driver(|| text(code, string, |texts| texts.1))
+}
+
+/// For NICs' doubles, as a module of the kernel that registers device memory with the RDMA stack: where a range of this process's device
+/// memory can be reached, until it is freed; 0 where it is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn topodPeerMemory(address: u64, length: u64) -> u64 {
+    let Ok(driver) = driver() else { return 0 };
+    let found = driver.memory.find(address, length).ok();
+    let place = found.filter(|place| {
+        place.allocation.as_ref().is_some_and(|allocation| allocation.kind == Kind::Device)
+    });
+    place.map_or(0, |place| place.bytes)
 }
 
 /// The latest version of a function, as a name without a suffix asks for.

@@ -212,6 +212,17 @@ entries! {
         Ok(())
     }
 
+    fn cuFlushGPUDirectRDMAWrites(driver, target: u32, scope: u32) {
+        driver.current()?;
+        // Of the current context's device; as its owner sees it, or as all devices do.
+        if target != 0 || !matches!(scope, 100 | 200) {
+            return Err(Code::INVALID_VALUE);
+        }
+        // `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST` among the device's options.
+        let options = driver.config.attributes.get(&117).copied().unwrap_or(1);
+        if options & 1 == 0 { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
+    }
+
     fn cuMemGetHandleForAddressRange(driver, out: Out<i32>, at: u64, bytes: usize, kind: u32, flags: u64) {
         driver.current()?;
         let page = ffi::page();

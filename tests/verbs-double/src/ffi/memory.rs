@@ -10,7 +10,7 @@ use crate::engine::call;
 use crate::errno::Errno;
 use crate::fabric::{self, Address, Fabric};
 use crate::fault;
-use crate::memory::{Region, may_be_pinned};
+use crate::memory::{Mapping, Of, Region, may_be_pinned, peer};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
@@ -66,6 +66,29 @@ struct Asked {
     length: u64,
     iova: u64,
     access: u32,
+    /// A DMA-BUF, and where the memory begins in it; else the memory begins at `start`.
+    dma_buf: Option<(c_int, u64)>,
+}
+
+/// The memory that is meant: where it can be reached, and whose it is.
+fn memory(asked: &Asked, peer_memory: bool, maps: &str) -> Result<(u64, Of), Errno> {
+    if let Some((fd, offset)) = asked.dma_buf {
+        const PAGE: u64 = 4096;
+        // Within a page both begin at the same place (`ibv_reg_dmabuf_mr` in the kernel).
+        if offset % PAGE != asked.iova % PAGE {
+            return Err(Errno::INVALID);
+        }
+        let within = offset % PAGE;
+        let length = (within + asked.length).next_multiple_of(PAGE);
+        let mapping = Mapping::of(fd, offset - within, length).map_err(|_| Errno::INVALID)?;
+        return Ok((mapping.start() + within, Of::DmaBuf { _mapping: mapping }));
+    }
+    let write = asked.access & access::LOCAL_WRITE != 0;
+    if may_be_pinned(maps, asked.start, asked.length, write) {
+        return Ok((asked.start, Of::Host));
+    }
+    let found = if peer_memory { peer(asked.start, asked.length) } else { None };
+    found.map(|place| (place, Of::Peer)).ok_or(Errno::FAULT)
 }
 
 fn register(name: &'static str, pd: *mut Pd, asked: &Asked) -> Result<Address, Errno> {
@@ -94,18 +117,19 @@ fn register(name: &'static str, pd: *mut Pd, asked: &Asked) -> Result<Address, E
             if asked.start.checked_add(asked.length).is_none() || asked.length == 0 {
                 return Err(Errno::INVALID);
             }
+            if asked.dma_buf.is_some() && !fabric.config.dma_buf {
+                return Err(Errno::NOT_SUPPORTED);
+            }
+            let (start, whose) = memory(asked, fabric.config.peer_memory, &maps)?;
             let pinned = fabric.devices.get(device).map_or(0, |device| device.pinned);
-            let pinned = pinned + asked.length;
+            // Of a device's memory nothing is locked.
+            let pinned = pinned + if whose.is_device() { 0 } else { asked.length };
             if let Some(errno) = fault::register(&mut fabric.faults, device, pinned) {
                 return Err(errno);
             }
             let here = fabric.regions.values().filter(|region| region.device == device).count();
             if here >= fabric.config.max_mr {
                 return Err(Errno::NO_MEMORY);
-            }
-            let write = given & access::LOCAL_WRITE != 0;
-            if !may_be_pinned(&maps, asked.start, asked.length, write) {
-                return Err(Errno::FAULT);
             }
             if let Some(device) = fabric.devices.get_mut(device) {
                 device.pinned = pinned;
@@ -123,16 +147,18 @@ fn register(name: &'static str, pd: *mut Pd, asked: &Asked) -> Result<Address, E
                 rkey,
             });
             fabric.keys.extend([(lkey, region), (rkey, region)]);
+            fabric.counts.registered(&whose);
             let made = Region {
                 context,
                 device,
                 pd: of,
-                start: asked.start,
+                start,
                 iova: asked.iova,
                 length: asked.length,
                 access: given,
                 lkey,
                 rkey,
+                of: whose,
             };
             fabric.regions.insert(region, made);
             Ok(region)
@@ -169,22 +195,23 @@ pub extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut Mr {
-    let asked = Asked { start: address(start) as u64, length: length as u64, iova, access };
+    let (start, length, dma_buf) = (address(start) as u64, length as u64, None);
+    let asked = Asked { start, length, iova, access, dma_buf };
     object(register("ibv_reg_mr", pd, &asked))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut Pd,
-    _offset: u64,
-    _length: usize,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
 ) -> *mut Mr {
-    let of = address(pd);
-    let device = |fabric: &Fabric| fabric.pds.get(&of).map(|pd| pd.device);
-    object(call("ibv_reg_dmabuf_mr", device, |_| Err(Errno::NOT_SUPPORTED)))
+    let (length, access, dma_buf) = (length as u64, access.cast_unsigned(), Some((fd, offset)));
+    let asked = Asked { start: 0, length, iova, access, dma_buf };
+    object(register("ibv_reg_dmabuf_mr", pd, &asked))
 }
 
 #[unsafe(no_mangle)]
@@ -201,7 +228,7 @@ pub extern "C" fn ibv_dereg_mr(region: *mut Mr) -> c_int {
             fabric.keys.remove(&ended.lkey);
             fabric.keys.remove(&ended.rkey);
             if let Some(device) = fabric.devices.get_mut(ended.device) {
-                device.pinned -= ended.length;
+                device.pinned -= if ended.of.is_device() { 0 } else { ended.length };
             }
             // Allowed, but what is on its way will fail.
             let names = |piece: &crate::abi::Sge| piece.lkey == ended.lkey && piece.length > 0;

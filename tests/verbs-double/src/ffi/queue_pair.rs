@@ -270,7 +270,7 @@ fn take_send(fabric: &mut Fabric, of: usize, wr: &SendWr) -> Result<(), Errno> {
         // Keys are not looked at, and the memory is the caller's again at once.
         let places: Vec<Piece> = pieces
             .iter()
-            .map(|piece| Piece { start: piece.addr, length: piece.length.into() })
+            .map(|piece| Piece { start: piece.addr, length: piece.length.into(), device: false })
             .collect();
         if !places.iter().copied().all(mapped) {
             return Err(Errno::FAULT);

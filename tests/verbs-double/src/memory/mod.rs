@@ -4,7 +4,7 @@ mod ffi;
 
 use crate::fabric::Address;
 
-pub(crate) use ffi::{gather, mapped};
+pub(crate) use ffi::{Mapping, gather, mapped, peer};
 
 /// A memory region.
 #[derive(Debug)]
@@ -20,6 +20,25 @@ pub(crate) struct Region {
     pub(crate) access: u32,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+    /// Whose memory it is.
+    pub(crate) of: Of,
+}
+
+/// Whose memory a region is.
+#[derive(Debug)]
+pub(crate) enum Of {
+    /// The process's own: its pages are locked.
+    Host,
+    /// A device's, by a DMA-BUF.
+    DmaBuf { _mapping: Mapping },
+    /// A device's, by a module that registered it with the RDMA stack.
+    Peer,
+}
+
+impl Of {
+    pub(crate) const fn is_device(&self) -> bool {
+        !matches!(self, Self::Host)
+    }
 }
 
 /// Bytes of this process's memory.
@@ -27,6 +46,13 @@ pub(crate) struct Region {
 pub(crate) struct Piece {
     pub(crate) start: u64,
     pub(crate) length: u64,
+    /// It is a device's.
+    pub(crate) device: bool,
+}
+
+/// How many of the bytes are devices'.
+pub(crate) fn of_devices(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|piece| piece.device).map(|piece| piece.length).sum()
 }
 
 impl Region {
@@ -34,7 +60,8 @@ impl Region {
     pub(crate) fn place(&self, address: u64, length: u64) -> Option<Piece> {
         let offset = address.checked_sub(self.iova)?;
         let end = offset.checked_add(length)?;
-        (end <= self.length).then(|| Piece { start: self.start + offset, length })
+        let device = self.of.is_device();
+        (end <= self.length).then(|| Piece { start: self.start + offset, length, device })
     }
 }
 
@@ -106,8 +133,12 @@ mod tests {
             access: 0,
             lkey: 1,
             rkey: 2,
+            of: Of::Host,
         };
-        assert_eq!(region.place(0x9008, 8), Some(Piece { start: 0x1008, length: 8 }));
+        assert_eq!(
+            region.place(0x9008, 8),
+            Some(Piece { start: 0x1008, length: 8, device: false })
+        );
         assert_eq!(region.place(0x9008, 9), None);
         assert_eq!(region.place(0x8fff, 1), None);
         assert_eq!(region.place(u64::MAX, 2), None);
@@ -125,13 +156,13 @@ mod tests {
     #[test]
     fn bytes_go_piece_by_piece_in_either_order() {
         let (from, to) = ([1_u8, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], [0_u8; 11]);
+        let piece = |start, length| Piece { start, length, device: false };
         let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
         for packets in [None, Some(4)] {
-            let pieces =
-                [Piece { start: at(&to) + 5, length: 6 }, Piece { start: at(&to), length: 5 }];
-            let whole = [Piece { start: at(&from), length: 11 }];
+            let pieces = [piece(at(&to) + 5, 6), piece(at(&to), 5)];
+            let whole = [piece(at(&from), 11)];
             assert_eq!(transfer(&whole, &pieces, packets), 0);
-            let (moved, lost) = gather(&[Piece { start: at(&to), length: 11 }]);
+            let (moved, lost) = gather(&[piece(at(&to), 11)]);
             assert_eq!((moved, lost), (vec![7, 8, 9, 10, 11, 1, 2, 3, 4, 5, 6], 0));
         }
     }

@@ -5,6 +5,7 @@
 
 #[path = "../../src/abi.rs"]
 mod abi;
+mod device_memory;
 mod devices;
 mod errors;
 mod events;
