@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 use topology::formats::plan_json;
@@ -19,7 +20,7 @@ use crate::control::Control;
 use crate::element::Element;
 use crate::error::{ConnectError, Culprit, Failure, TransportError};
 use crate::executor::{Compiled, Links};
-use crate::link::verbs::Registry;
+use crate::link::verbs::{FAREWELL, Registry};
 use crate::link::{Fault, LinkKind};
 use crate::mesh::{self, Listeners, Mesh};
 use crate::observe::{Observer, Trace};
@@ -33,6 +34,7 @@ use crate::waiter::Waiter;
 mod account;
 mod budget;
 mod collectives;
+mod device;
 mod drive;
 mod ffi;
 mod fusion;
@@ -50,6 +52,7 @@ mod start;
 mod tests;
 mod watch;
 
+pub use device::{Carried, DeviceMemory, DevicePart};
 pub use ffi::{Call, Place};
 pub use options::{Options, Path, Paths, Stats, Transport};
 pub use pending::Pending;
@@ -333,12 +336,37 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// Has the peers hear what they have to know before this rank's NICs forget it; those that have left need not.
+    fn say_farewell(&mut self) {
+        let deadline = Instant::now() + FAREWELL;
+        loop {
+            let mut heard = true;
+            for half in &mut self.links.receive {
+                if self.control.has_left(half.id.from) {
+                    half.link.forget();
+                }
+                heard &= half.link.leave();
+            }
+            if heard || Instant::now() >= deadline {
+                break;
+            }
+            // A peer that leaves says so.
+            let _ = self.control.listen();
+            std::thread::yield_now();
+        }
+        // Each need not wait once more.
+        self.links.receive.iter_mut().for_each(|half| half.link.forget());
+    }
+}
+
 impl Drop for Communicator {
     fn drop(&mut self) {
         self.leave_trace();
         // After a failure the peers know already.
         if self.failure.is_none() && !std::thread::panicking() {
             self.control.leave();
+            self.say_farewell();
         }
         if let Some(registry) = &self.registry {
             registry.end();

@@ -11,11 +11,12 @@ use topology::schedule::{Buffer, Op, Program, Slice, Step};
 use crate::error::StepName;
 use crate::kernel::Kernel;
 use crate::link::{Interest, LinkError, Receive, Tag, Transmit};
-use crate::memory::{Slot, copy, copy_both};
+use crate::memory::{Slot, Space, copy, copy_both};
 use crate::mesh::Half;
 use crate::pace::Pace;
 use crate::schedule::ConnectionId;
 
+mod landing;
 mod lasting;
 
 /// The halves of all connections, each list sorted by connection.
@@ -49,11 +50,18 @@ pub(crate) struct Compiled {
     pub(crate) steps: usize,
     /// Channels it uses.
     pub(crate) channels: usize,
-    /// By lane and step, whether what it sends lasts, with how far output lay from input where they overlapped.
-    lasting: Mutex<Option<(Option<usize>, Lasting)>>,
+    /// By lane and step, which messages need not be copied, with how far output lay from input where they overlapped.
+    spared: Mutex<Option<(Option<usize>, Arc<Spared>)>>,
 }
 
-type Lasting = Arc<Vec<Vec<bool>>>;
+/// Which messages need not be copied, by lane and step.
+#[derive(Debug)]
+struct Spared {
+    /// What is sent lasts.
+    lasting: Vec<Vec<bool>>,
+    /// What must be done before what is received may come where it is put; `None` where it is put nowhere as it is.
+    landing: Vec<Vec<Option<landing::Needs>>>,
+}
 
 impl Compiled {
     /// Over the connections of a priority. `None` where a lane's does not exist, two lanes would share one, or a step has no peer for
@@ -101,22 +109,22 @@ impl Compiled {
         channels.sort_unstable();
         channels.dedup();
         let (scratch, channels) = (program.scratch, channels.len());
-        let lasting = Mutex::default();
-        Some(Self { lanes, scratch, most_scratch, steps, channels, lasting })
+        let spared = Mutex::default();
+        Some(Self { lanes, scratch, most_scratch, steps, channels, spared })
     }
 
-    /// Which messages can be sent from buffers that lie so.
-    fn lasting(&self, buffers: &Buffers, element_bytes: usize) -> Lasting {
+    /// Which messages need not be copied from and to buffers that lie so.
+    fn spared(&self, buffers: &Buffers, element_bytes: usize) -> Arc<Spared> {
         let start = |slot: Slot| slot.address().addr().get();
         let (input, output) = (start(buffers.input), start(buffers.output));
         let apart =
             input + buffers.input.bytes() <= output || output + buffers.output.bytes() <= input;
         let ahead = (!apart).then(|| output.wrapping_sub(input));
-        let mut known = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, lasting)) = &*known
+        let mut known = self.spared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, spared)) = &*known
             && *of == ahead
         {
-            return Arc::clone(lasting);
+            return Arc::clone(spared);
         }
         let place = |slice: Slice| {
             let base = match slice.buffer {
@@ -128,7 +136,8 @@ impl Compiled {
             (from, from + slice.count * element_bytes)
         };
         let lanes = self.lanes.iter().map(|lane| &lane.steps[..]);
-        let found = Arc::new(lasting::lasting(lanes, place));
+        let landing = landing::landing(lanes.clone(), place);
+        let found = Arc::new(Spared { lasting: lasting::lasting(lanes, place), landing });
         *known = Some((ahead, Arc::clone(&found)));
         found
     }
@@ -194,6 +203,16 @@ pub(crate) struct Broken {
     pub(crate) error: LinkError,
 }
 
+/// How far the messages of a lane have been offered places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Offered {
+    /// Messages that were received and released.
+    received: usize,
+    /// The step that is looked at next, and messages received by those before.
+    step: usize,
+    messages: usize,
+}
+
 /// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Operation {
@@ -212,8 +231,12 @@ pub(crate) struct Operation {
     blocked: Vec<Blocked>,
     /// By lane: bytes that had moved over its links when it was looked at last.
     seen: Vec<u64>,
-    /// Which messages go from where their data lies, where a link can.
-    lasting: Option<Lasting>,
+    /// Which messages go from where their data lies and come where it is to be, where links can.
+    spared: Option<Arc<Spared>>,
+    /// By lane: how far its messages have been offered places.
+    offered: Vec<Offered>,
+    /// Messages wait until the receiver has said where they go: it takes them nowhere else.
+    pub(crate) placed: bool,
     /// The lane that goes first: one that waits for the budget is not passed by others for ever.
     first: usize,
     done: usize,
@@ -231,8 +254,9 @@ impl Operation {
         ticket: u64,
         links: &mut Links,
     ) -> Self {
-        let spaces = [buffers.input.space, buffers.output.space, buffers.scratch.space];
-        assert_eq!(spaces, [kernel.space; 3], "a kernel for the memory it works on");
+        let spaces = [buffers.input.space, buffers.output.space];
+        assert_eq!(spaces, [kernel.space; 2], "a kernel for the memory it works on");
+        assert!(program.scratch == 0 || kernel.space == buffers.scratch.space);
         let lanes = program.lanes.len();
         for lane in &program.lanes {
             if let Some(at) = lane.receive {
@@ -242,12 +266,15 @@ impl Operation {
                 links.transmit[at].turns.push_back(ticket);
             }
         }
-        let mut halves = program.lanes.iter().filter_map(|lane| lane.transmit);
-        let lends = halves.any(|at| {
+        let lends = program.lanes.iter().filter_map(|lane| lane.transmit).any(|at| {
             let link = &links.transmit[at].link;
             link.holds(buffers.input) || link.holds(buffers.output)
         });
-        let lasting = lends.then(|| program.lasting(&buffers, kernel.element_bytes()));
+        let lands = program.lanes.iter().filter_map(|lane| lane.receive).any(|at| {
+            let link = &links.receive[at].link;
+            link.holds(buffers.output)
+        });
+        let spared = (lends || lands).then(|| program.spared(&buffers, kernel.element_bytes()));
         Self {
             program,
             buffers,
@@ -259,7 +286,9 @@ impl Operation {
             over: vec![false; lanes],
             blocked: vec![Blocked::No; lanes],
             seen: vec![0; lanes],
-            lasting,
+            spared,
+            offered: vec![Offered::default(); lanes],
+            placed: false,
             first: 0,
             done: 0,
         }
@@ -334,6 +363,7 @@ impl Operation {
             return Ok(Blocked::Lane);
         }
         while let Some(step) = lane.steps.get(self.counters[l]) {
+            self.offer(l, lane, links);
             let ready =
                 |d: &topology::schedule::StepRef| self.counters[d.lane as usize] > d.step as usize;
             if !step.after.iter().all(ready) {
@@ -361,17 +391,34 @@ impl Operation {
                 }
                 Some(at) => {
                     let half = &mut links.transmit[at];
-                    match half.link.poll_slot_of(bytes).map_err(|e| (half.id.to, e))? {
-                        Some(slot) => Some(slot.part(0, bytes)),
-                        None => return Ok(Blocked::Slot),
+                    let Some(slot) = half.link.poll_slot_of(bytes).map_err(|e| (half.id.to, e))?
+                    else {
+                        return Ok(Blocked::Slot);
+                    };
+                    let waits = self.placed && bytes > 0;
+                    if waits && !half.link.has_place().map_err(|e| (half.id.to, e))? {
+                        return Ok(Blocked::Slot);
                     }
+                    Some(slot.part(0, bytes))
                 }
                 None => None,
             };
             let lent = self.lends(l, step, lane.transmit.filter(|_| next.is_some()), links);
+            if self.kernel.space == Space::Device && bytes > 0 {
+                // Nothing here touches a device's memory.
+                let landed = received.is_none_or(|slot| slot.same_place(self.place(step.dst)));
+                let (from, to) =
+                    (lane.receive.filter(|_| !landed), lane.transmit.filter(|_| !lent));
+                let from = from.map(|at| links.receive[at].id.from);
+                if let Some(peer) = from.or_else(|| to.map(|at| links.transmit[at].id.to)) {
+                    let what = "a message of device memory that the NIC does not carry";
+                    return Err((peer, LinkError::Io(std::io::Error::other(what))));
+                }
+            }
             self.compute(step, received, next.filter(|_| !lent));
             if let Some(at) = lane.receive.filter(|_| received.is_some()) {
                 links.receive[at].link.release();
+                self.offered[l].received += 1;
             }
             if let Some(at) = lane.transmit.filter(|_| next.is_some()) {
                 let half = &mut links.transmit[at];
@@ -411,16 +458,46 @@ impl Operation {
         buffer.part(slice.offset * size, slice.count * size)
     }
 
+    /// Offers places to the messages that come next, as far as their places are free.
+    fn offer(&mut self, l: usize, lane: &Lane, links: &mut Links) {
+        let (Some(spared), Some(at)) = (&self.spared, lane.receive) else { return };
+        let link = &mut links.receive[at].link;
+        let window = link.window();
+        if window == 0 {
+            return;
+        }
+        let Offered { received, mut step, mut messages } = self.offered[l];
+        if step < self.counters[l] {
+            (step, messages) = (self.counters[l], received);
+        }
+        let free = |(lane, done): &(usize, usize)| self.counters[*lane] >= *done;
+        while let Some(next) = lane.steps.get(step)
+            && messages - received <= window
+        {
+            if next.op.receives() {
+                if let Some(needs) = &spared.landing[l][step] {
+                    if !needs.iter().all(free) {
+                        break;
+                    }
+                    link.offer(messages - received, self.place(next.dst));
+                }
+                messages += 1;
+            }
+            step += 1;
+        }
+        self.offered[l] = Offered { received, step, messages };
+    }
+
     /// Whether the link sends what this step sends from where it lies, or will lie.
     fn lends(&self, l: usize, step: &Step, transmit: Option<usize>, links: &mut Links) -> bool {
-        let (Some(at), Some(lasting)) = (transmit, &self.lasting) else { return false };
+        let (Some(at), Some(spared)) = (transmit, &self.spared) else { return false };
         let data = match step.op {
             Op::Send => step.src,
             Op::RecvCopySend | Op::RecvReduceCopySend => step.dst,
             // What it sends lies in no buffer.
             _ => return false,
         };
-        links.transmit[at].link.lend(self.place(data), lasting[l][self.counters[l]])
+        links.transmit[at].link.lend(self.place(data), spared.lasting[l][self.counters[l]])
     }
 
     /// What a step does but for its messages; into `next` goes what is sent, unless it is sent from where it lies.

@@ -60,6 +60,11 @@ impl Kernel {
         Self { space: Space::Host, element, op: Some(op), loops }
     }
 
+    /// The same for memory elsewhere, of which it moves elements and combines none.
+    pub(crate) fn in_space(self, space: Space) -> Self {
+        Self { space, op: None, ..self }
+    }
+
     pub(crate) const fn element_bytes(&self) -> usize {
         self.element.bytes()
     }

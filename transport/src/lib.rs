@@ -43,8 +43,8 @@ mod waiter;
 
 pub use arena::SharedBuffer;
 pub use communicator::{
-    Call, Communicator, InvalidSetting, Options, Path, Paths, Pending, Place, SETTINGS, Setting,
-    Stats, Transport, plan_digest,
+    Call, Carried, Communicator, DeviceMemory, DevicePart, InvalidSetting, Options, Path, Paths,
+    Pending, Place, SETTINGS, Setting, Stats, Transport, plan_digest,
 };
 pub use control::fuzz_messages;
 pub use driver::Driver;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   Transmit   poll_slot ──▶ (executor writes) ──▶ post ──▶ poll_flushed
-//!   Receive    poll_message ──▶ (executor reads) ──▶ release
+//!   Receive    (offer ──▶) poll_message ──▶ (executor reads) ──▶ release
 //! ```
 //!
 //! All calls return at once. A waiter polls, or sleeps until [`Interest`]'s descriptor or its own doorbell says that polling
@@ -178,6 +178,14 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     fn lend(&mut self, _data: Slot, _lasts: bool) -> bool {
         false
     }
+    /// Has what carries the link's messages read and write memory of a device; or why it cannot.
+    fn register(&mut self, _memory: Slot) -> Result<(), String> {
+        Err("no NIC carries this link".to_owned())
+    }
+    /// Whether the receiver has said where the next message goes in its own memory; or it is for no such place.
+    fn has_place(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
     /// Whether posted messages wait in this process to be moved by [`Transmit::poll_flushed`].
     fn is_queued(&self) -> bool;
     /// Moves what is queued; `true` when every posted message has left this process.
@@ -192,6 +200,8 @@ pub(crate) trait Transmit: Send + fmt::Debug {
     fn check(&mut self) -> Result<(), LinkError> {
         Ok(())
     }
+    /// The group has failed: what was lent is no longer read.
+    fn close(&mut self) {}
     /// For tests of links on real devices.
     fn provoke(&mut self, _fault: Fault) {}
     /// Bytes that have moved so far, of messages that are not whole yet too; 0 where messages move as a whole.
@@ -213,6 +223,29 @@ pub(crate) trait Receive: Send + fmt::Debug {
     fn is_memory(&self) -> bool {
         false
     }
+    /// Whether messages can come straight into a buffer.
+    fn holds(&self, _buffer: Slot) -> bool {
+        false
+    }
+    /// As [`Transmit::register`].
+    fn register(&mut self, _memory: Slot) -> Result<(), String> {
+        Err("no NIC carries this link".to_owned())
+    }
+    /// How many messages after the next one may be offered a place.
+    fn window(&self) -> usize {
+        0
+    }
+    /// Offers a place to the message that is so many after the next one, which is as long: it comes there or into memory of the link.
+    /// Until it is released nobody else reads or writes the place. Messages are offered theirs in their order.
+    fn offer(&mut self, _ahead: usize, _place: Slot) {}
+    /// The group has failed: nothing comes into a place that was offered once this returns.
+    fn close(&mut self) {}
+    /// Before this rank leaves: tells the sender what it has to know. Whether it has heard; called until it has.
+    fn leave(&mut self) -> bool {
+        true
+    }
+    /// The sender has left: it hears nothing any more.
+    fn forget(&mut self) {}
     /// What to sleep on while there is no message.
     fn interest(&self) -> Interest<'_>;
     /// Says that this rank is about to sleep, to whatever makes [`Interest`]'s descriptor ready; whether it can move already.

@@ -1,7 +1,7 @@
 //! Memory that steps read and write, and the copies over it.
 //!
 //! A [`Slot`] is a place, not a borrow: the two ends of a link share slots by protocol, not by lifetime. Device memory
-//! will be another [`Space`]; a slot of registered memory already carries the key a remote end needs.
+//! is another [`Space`], which only links touch; a slot of registered memory already carries the key a remote end needs.
 #![expect(unsafe_code, reason = "links hand out places in memory that other processes share")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -16,6 +16,8 @@ pub(crate) mod stream;
 pub(crate) enum Space {
     /// Memory the processor reads and writes.
     Host,
+    /// Memory of a device, which links carry and nothing here touches.
+    Device,
 }
 
 /// Names registered memory to a link, which names it to its peer (a segment's offset, an rkey, an IPC handle).
@@ -54,6 +56,14 @@ impl Slot {
     /// The same place; where `streamed`, [`copy`] writes it past the caches.
     pub(crate) const fn streamed(self, streamed: bool) -> Self {
         Self { streamed, ..self }
+    }
+
+    /// A device's memory, where the device has it.
+    ///
+    /// # Safety
+    /// As [`Slot::new`], with the device in the place of the processor.
+    pub(crate) unsafe fn of_device(address: NonNull<u8>, bytes: usize) -> Self {
+        Self { address, bytes, space: Space::Device, key: MemoryKey::default(), streamed: false }
     }
 
     /// Its length in bytes.

@@ -3,7 +3,9 @@
 //! The methods for Rust borrow or own their buffers; here the caller answers for them.
 #![expect(unsafe_code, reason = "other languages name memory by address")]
 
+use std::any::Any;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use topology::{Collective, Rank};
 use super::collectives::{expect, total};
 use super::fusion::buckets;
 use super::operation::Request;
-use super::{Communicator, Path, Pending, Stats};
+use super::{Communicator, DeviceMemory, Path, Pending, Stats};
 use crate::arena::SharedBuffer;
 use crate::element::{Element, ElementType, ReduceOp};
 use crate::error::TransportError;
@@ -136,6 +138,27 @@ impl Communicator {
         data: Place,
     ) -> Result<Rank, TransportError> {
         self.receive_any_of(element, data.count, data.slot())
+    }
+
+    /// Takes memory of a device in, for NICs to read and write it themselves ([`Communicator::carries`]); `None` where no NICs join ranks.
+    /// `dma_buf` holds exactly this memory; without it the memory is registered by its address, which a module of the kernel must
+    /// know. `owner` keeps the memory until no NIC has it any more: this is dropped, or the communicator is, whichever is later.
+    ///
+    /// # Safety
+    /// `address` is one of a device for `bytes` bytes as long as `owner` lives, and null of none.
+    pub unsafe fn adopt(
+        &self,
+        address: u64,
+        bytes: usize,
+        dma_buf: Option<OwnedFd>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Option<DeviceMemory> {
+        let registry = self.registry.as_ref()?;
+        let place = usize::try_from(address).ok()?;
+        let place = NonNull::new(std::ptr::with_exposed_provenance_mut(place))?;
+        // SAFETY: The caller vouches for it as long as the owner lives, which goes with it.
+        let whole = unsafe { Slot::of_device(place, bytes) };
+        Some(DeviceMemory::new(registry.adopt(whole, dma_buf, owner)))
     }
 
     /// An all-reduce of many tensors, in place: packed into buckets of at most `bucket_bytes`, which are all in flight at

@@ -42,6 +42,8 @@ pub(super) struct Request {
     pub(super) output: Slot,
     /// What is left to finish on this rank once everything has arrived.
     pub(super) result: Option<Slot>,
+    /// As [`Operation::placed`].
+    pub(super) placed: bool,
 }
 
 impl Request {
@@ -64,8 +66,8 @@ impl Request {
         input: Slot,
         output: Slot,
     ) -> Self {
-        let (root, receiver, blocks, result) = (None, None, None, None);
-        Self { collective, root, receiver, count, blocks, kernel, input, output, result }
+        let (root, receiver, blocks, result, placed) = (None, None, None, None, false);
+        Self { collective, root, receiver, count, blocks, kernel, input, output, result, placed }
     }
 }
 

@@ -41,6 +41,11 @@ impl Communicator {
         }
         let moved = self.advance().and_then(|moved| {
             if !moved {
+                self.check()?;
+                // What a device says beside completions is heard before a sleep, and who only calls this never sleeps.
+                if self.patience.should_listen() {
+                    self.arm();
+                }
                 self.look()?;
             }
             Ok(moved)

@@ -39,15 +39,18 @@ impl Communicator {
             self.afford(program.most_scratch * request.kernel.element_bytes())?;
         }
         self.tickets += 1;
-        let result = request.result;
+        let (result, placed) = (request.result, request.placed);
         let work = self.work(request);
         let flat = self.options.choice.flat(work.collective);
-        let task = match (program, &mut self.shared) {
+        let mut task = match (program, &mut self.shared) {
             (None, Some(shared)) if flat && small(&work, shared) => Task::Flat(Flat::new(shared)),
             (None, Some(shared)) => Task::Direct(Direct::new(shared)),
             (Some(program), _) => self.by_plan(program, &work, ticket),
             (None, None) => unreachable!("nothing takes shared memory that is not there"),
         };
+        if let Task::Plan { operation, .. } = &mut task {
+            operation.placed = placed;
+        }
         let waits = None;
         let active =
             Active { ticket, priority, task, work, result, owned, start, sleeps, held, waits };

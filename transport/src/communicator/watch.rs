@@ -96,6 +96,12 @@ impl Communicator {
     pub(super) fn broke(&mut self, failure: Box<Failure>) -> TransportError {
         tracing::error!(rank = %self.rank, %failure, "operation failed");
         self.control.fail(&failure);
+        // Nothing is written into callers' memory, or read from it, once they are told.
+        self.links.transmit.iter_mut().for_each(|half| half.link.close());
+        self.links.receive.iter_mut().for_each(|half| half.link.close());
+        if let Some(registry) = &self.registry {
+            registry.end();
+        }
         if let Some(shared) = &self.shared {
             // Before anyone can write the buffers that others read.
             shared.arena.say(Word::Aborted, 1);
@@ -199,15 +205,29 @@ pub(super) struct Patience {
     /// Since when no step was done, whatever came in pieces; or since that was said last.
     no_step: Option<Instant>,
     said: Option<(Instant, Rank)>,
+    /// When the devices that carry links were last listened to by one that does not sleep.
+    listened: Option<Instant>,
 }
+
+/// Between two of those times: far less than a NIC sends again, and a call of the system each.
+const LISTEN: Duration = Duration::from_millis(10);
 
 impl Patience {
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { interval: timeout / 16, since: None, no_step: None, said: None }
+        Self { interval: timeout / 16, since: None, no_step: None, said: None, listened: None }
     }
 
     pub(super) fn renew(&mut self) {
         (self.since, self.no_step) = (None, None);
+    }
+
+    /// Whether it is time to hear what devices say beside completions.
+    pub(super) fn should_listen(&mut self) -> bool {
+        let due = self.listened.is_none_or(|at| at.elapsed() >= LISTEN);
+        if due {
+            self.listened = Some(Instant::now());
+        }
+        due
     }
 
     /// A part of a message moved, here or where this rank waits for.

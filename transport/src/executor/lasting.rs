@@ -12,10 +12,15 @@ pub(super) fn lasting<'a>(
     lanes: impl Iterator<Item = &'a [Step]> + Clone,
     place: impl Fn(Slice) -> (usize, usize),
 ) -> Vec<Vec<bool>> {
-    let writes = |op| !matches!(op, Op::Send | Op::RecvReduceSend);
+    let writes = |step: &Step| match step.op {
+        Op::Send | Op::RecvReduceSend => false,
+        // In place it changes nothing.
+        Op::Copy => place(step.src) != place(step.dst),
+        _ => true,
+    };
     let mut written = Vec::new();
     for (l, steps) in lanes.clone().enumerate() {
-        for (s, step) in steps.iter().enumerate().filter(|(_, step)| writes(step.op)) {
+        for (s, step) in steps.iter().enumerate().filter(|(_, step)| writes(step)) {
             let (start, end) = place(step.dst);
             if start < end {
                 written.push(Written { start, end, lane: l, step: s });
@@ -83,7 +88,11 @@ mod tests {
                     (0..lanes[m].len()).any(|t| {
                         let other = &lanes[m][t];
                         let (from, to) = place(other.dst);
-                        let writes = !matches!(other.op, Op::Send | Op::RecvReduceSend);
+                        let writes = match other.op {
+                            Op::Send | Op::RecvReduceSend => false,
+                            Op::Copy => place(other.src) != place(other.dst),
+                            _ => true,
+                        };
                         let overlaps = (from..to).any(|byte| (start..end).contains(&byte));
                         let waited_for = step.after.iter().any(|after| {
                             (after.lane as usize, true) == (m, after.step as usize >= t)
@@ -133,6 +142,9 @@ mod tests {
             let (lasting, sends) = counted(collective, root, APART);
             assert!(sends > 0 && lasting == sends, "{collective}: {lasting} of {sends}");
         }
+        // What is copied onto itself is not written.
+        let (lasting, sends) = counted(Collective::Broadcast, Some(Rank(0)), 0);
+        assert!(sends > 0 && lasting == sends, "{lasting} of {sends}");
         // In place the first half of the way is overwritten by the second.
         let (apart, sends) = counted(Collective::AllReduce, None, APART);
         let (in_place, _) = counted(Collective::AllReduce, None, 0);

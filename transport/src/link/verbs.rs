@@ -21,8 +21,15 @@
 //! with the library, so it does not start where that is missing. What is used here is some twenty functions and fifteen structures, which
 //! a test compares with the header.
 //!
-//! Data goes through slots, which are registered once. A sender's copy into them is spared where the data lies in a buffer of
-//! `Communicator::allocate` and lasts (`registry`, `executor::lasting`): the NIC puts header and data together.
+//! Data goes through slots, which are registered once. Where it lies in a buffer of `Communicator::allocate` (`registry`), copies are spared:
+//!
+//! - the sender's, where the data lasts (`executor::lasting`): the NIC puts header and data together;
+//! - the receiver's, where nothing of the operation touches the place before the message (`executor::landing`): the receiver tells the
+//!   sender of it ahead (`places`), which then writes the data there and the header alone into the slot.
+//!
+//! Peers may write such a buffer only by a key they are told, which is given for messages that the operation waits for. An operation ends
+//! when they have all come; a group that fails takes its queue pairs down and lets the NIC finish what it had begun before any call
+//! returns, so **nothing is written into callers' memory once an operation has ended**.
 //!
 //! A channel uses the ports that the plan names for its hops (`schedule::rails`). Where it names none, channels take turns over the ports
 //! of a rank: the n-th channel uses the n-th port (modulo their number) at both ends, so hosts whose ports have the same names in the
@@ -34,6 +41,7 @@ mod ffi;
 mod gid;
 mod line;
 mod nic;
+mod places;
 mod receive;
 mod registry;
 mod status;
@@ -41,6 +49,7 @@ mod transmit;
 
 pub(crate) use end::{Answer, End, Offer};
 pub(crate) use nic::{Nics, Port, against};
+pub(crate) use receive::FAREWELL;
 pub(crate) use registry::{Piece, Registry};
 
 /// Objects of the NICs that this process has now.
@@ -62,7 +71,7 @@ pub fn verbs_objects() -> VerbsObjects {
     VerbsObjects { queue_pairs, regions, completion_queues }
 }
 
-/// Messages that this process has sent over verbs links.
+/// Messages that this process has sent and received over verbs links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerbsMessages {
@@ -70,11 +79,15 @@ pub struct VerbsMessages {
     pub sent: u64,
     /// Those of them whose data a NIC read where the caller has it; that of the others was copied first.
     pub lent: u64,
+    /// Messages that this process has received.
+    pub received: u64,
+    /// Those of them whose data a NIC wrote where the caller wants it; that of the others was copied there.
+    pub landed: u64,
 }
 
-/// What this process has sent since it began.
+/// What this process has sent and received since it began.
 #[must_use]
 pub fn verbs_messages() -> VerbsMessages {
-    let (sent, lent) = registry::counts();
-    VerbsMessages { sent, lent }
+    let ((sent, lent), (received, landed)) = registry::counts();
+    VerbsMessages { sent, lent, received, landed }
 }

@@ -177,7 +177,7 @@ fn memory_of_callers_is_read_where_it_lies_and_copied_where_it_cannot_be_registe
     over(test, "", &[], |double| {
         let group = Group { ranks: 2, nics: 1, settings: &[] };
         let lent = |faults: &str| {
-            let before = verbs_messages().lent;
+            let before = verbs_messages();
             let meet = Barrier::new(2);
             for result in group.each(|group| {
                 // What links need is registered; from here on only what is lent.
@@ -192,12 +192,69 @@ fn memory_of_callers_is_read_where_it_lies_and_copied_where_it_cannot_be_registe
             }
             double.set_faults("");
             double.nothing_left();
-            verbs_messages().lent - before
+            let now = verbs_messages();
+            (now.lent - before.lent, now.landed - before.landed)
         };
-        assert!(lent("") > 0);
-        assert_eq!(lent("register:"), 0);
+        let (out, inward) = lent("");
+        assert!(out > 0 && inward > 0, "{out} {inward}");
+        assert_eq!(lent("register:"), (0, 0));
         // Some fit below the limit of locked memory, and the others are copied.
-        let some = lent("register:device=0,bytes=500000");
-        assert!(some > 0, "{some}");
+        let (out, inward) = lent("register:device=0,bytes=500000");
+        assert!(out > 0 && inward > 0, "{out} {inward}");
     });
+}
+
+/// Of a broadcast's messages none is copied but those that the root sends before it can have heard of a place: no more than there are slots.
+#[test]
+fn messages_land_where_they_are_wanted_but_for_those_sent_ahead() {
+    let test = "collectives::messages_land_where_they_are_wanted_but_for_those_sent_ahead";
+    for (settings, seed) in [
+        (&[("slots", "3")][..], ""),
+        (&[("slots", "3")], "7"),
+        (&[("slots", "16")], "21"),
+        (&[("slots", "4"), ("ib_qps_per_connection", "3")], "5"),
+        (&[("slots", "4"), ("ib_adaptive_routing", "1")], ""),
+    ] {
+        let case = format!("{settings:?} {seed}");
+        over(test, &case, &[("SEED", seed)], |double| {
+            const MESSAGES: usize = 60;
+            // Of 4 KiB each.
+            const COUNT: usize = MESSAGES * 512;
+            let slots: usize = settings[0].1.parse().expect("a number");
+            let settings: &'static [_] = settings;
+            let meet = Barrier::new(2);
+            let root = Rank(0);
+            let counts = (Group { ranks: 2, nics: 1, settings }).each(|group| {
+                let mut data = buffer(group, true, COUNT);
+                let mut landed = Vec::new();
+                for round in 0..3 {
+                    if group.rank() == root {
+                        data.iter_mut().enumerate().for_each(|(i, at)| *at = value(round, i));
+                    }
+                    meet.wait();
+                    let before = verbs_messages();
+                    meet.wait();
+                    group.broadcast(&mut data, root).expect("a broadcast");
+                    check("broadcast", &data, |i| value(round, i));
+                    meet.wait();
+                    let now = verbs_messages();
+                    assert_eq!(now.received - before.received, MESSAGES as u64);
+                    assert_eq!(now.lent - before.lent, MESSAGES as u64);
+                    landed.push(now.landed - before.landed);
+                    meet.wait();
+                }
+                // Before anybody leaves.
+                if group.rank() == root {
+                    double.nothing_sent_twice();
+                }
+                meet.wait();
+                landed
+            });
+            let most = MESSAGES as u64;
+            for landed in counts.into_iter().flat_map(|landed| landed.expect("a group")) {
+                assert!((most - slots as u64..=most).contains(&landed), "{landed} of {most}");
+            }
+            double.nothing_left();
+        });
+    }
 }

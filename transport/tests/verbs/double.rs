@@ -22,14 +22,20 @@ pub(crate) fn over(test: &str, case: &str, variables: &[(&str, &str)], body: imp
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let (name, shown) = (folder.path().join("libibverbs.so.1"), folder.path().join("shown"));
-    std::os::unix::fs::symlink(machines::verbs_double_library(), name).expect("a link");
     // This test binary again, for one test. A child that hangs is killed, and fails by that.
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", LIMIT_SECONDS]);
     command.arg(std::env::current_exe().expect("this test has a path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    command.env(CHILD, own).env("LD_LIBRARY_PATH", folder.path());
+    find(&mut command, folder.path(), variables);
+    run(command.env(CHILD, own), variables);
+}
+
+/// Has a command find the double, which shows its devices in a folder.
+pub(crate) fn find(command: &mut Command, folder: &Path, variables: &[(&str, &str)]) {
+    let (name, shown) = (folder.join("libibverbs.so.1"), folder.join("shown"));
+    std::os::unix::fs::symlink(machines::verbs_double_library(), name).expect("a link");
+    command.env("LD_LIBRARY_PATH", folder);
     command.env("TOPOD_VERBS_SYSFS", &shown).env("TOPOD_VERBS_DOUBLE_SYSFS", &shown);
     // Of settings that whoever runs the tests has.
     for (variable, _) in std::env::vars().filter(|(name, _)| name.starts_with("NCCL_")) {
@@ -38,7 +44,6 @@ pub(crate) fn over(test: &str, case: &str, variables: &[(&str, &str)], body: imp
     for (key, value) in variables {
         command.env(format!("TOPOD_VERBS_DOUBLE_{key}"), value);
     }
-    run(&mut command, variables);
 }
 
 #[track_caller]
@@ -54,7 +59,7 @@ fn run(command: &mut Command, variables: &[(&str, &str)]) {
 pub(crate) struct Double(libloading::Library);
 
 impl Double {
-    fn load() -> Self {
+    pub(crate) fn load() -> Self {
         // SAFETY: the double has no initialisers.
         let library = unsafe { libloading::Library::new("libibverbs.so.1") };
         let double = Self(library.expect("the double is found by its name"));

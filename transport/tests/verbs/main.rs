@@ -4,5 +4,6 @@
 mod collectives;
 mod double;
 mod failures;
+mod fallback;
 mod group;
 mod refusals;

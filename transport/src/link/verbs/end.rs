@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::events;
 use super::ffi::{Global, Pair, Queue, Region, Route};
 use super::gid::{self, Gid};
-use super::line::{Line, receive_id};
+use super::line::Line;
 use super::nic::{Nic, Nics};
+use super::places;
 use super::receive::VerbsReceive;
 use super::transmit::VerbsTransmit;
 use crate::communicator::Options;
@@ -84,31 +85,38 @@ impl End {
         }
         let many = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         // A message may be two pieces of work; and there is what flushes.
-        let (sends_posted, receives_posted) = (many(2 * slots + 4), many(slots));
+        let sends_posted = many(2 * slots + 4);
         let pairs = usize::try_from(options.ib.queue_pairs).unwrap_or(1);
-        let entries = many(pairs).saturating_mul(sends_posted + receives_posted);
-        let queue = Arc::new(Queue::new(&nic.context, entries)?);
-        let region = Region::new(&nic.domain, Aligned::new(slots * place), !sends)?;
+        // A message for each slot, whichever pair it comes by; credits and letters come by the first.
+        let receives = |pair: usize| match (sends, pair) {
+            (false, _) => slots,
+            (true, 0) => places::receives(slots),
+            (true, _) => 0,
+        };
+        let entries = (0..pairs).map(|pair| sends_posted + many(receives(pair)));
+        let queue = Arc::new(Queue::new(&nic.context, entries.fold(0, u32::saturating_add))?);
+        let letters = slots * place;
+        let memory = Aligned::new(letters + places::receives(slots) * places::LETTER);
+        let region = Region::new(&nic.domain, memory, !sends)?;
         let pairs: Vec<Pair> = (0..pairs)
-            .map(|_| Pair::new(&nic.domain, &queue, sends_posted, receives_posted, INLINE))
+            .map(|at| {
+                let receives = many(receives(at)).max(1);
+                Pair::new(&nic.domain, &queue, sends_posted, receives, INLINE)
+            })
             .collect::<io::Result<_>>()?;
         for pair in &pairs {
             pair.initialise(nic.port)?;
-        }
-        // Before the peer can send: a credit or a message for each slot, whichever pair it comes by.
-        for (at, pair) in pairs.iter().enumerate() {
-            for _ in 0..slots {
-                pair.post_receive(receive_id(at))?;
-            }
         }
         let random = || {
             let drawn = std::hash::RandomState::new().build_hasher().finish();
             u32::try_from(drawn & u64::from(PACKETS)).unwrap_or(0)
         };
-        let packets = pairs.iter().map(|_| random()).collect();
+        let packets: Vec<u32> = pairs.iter().map(|_| random()).collect();
         let sent_again = events::sent_again(options.ib.timeout, options.ib.retry_count);
         let grace = sent_again.min(options.timeout / 2);
-        let line = Line::new(pairs, region, queue, Arc::clone(&nic), grace);
+        let line = Line::new(pairs, (region, letters), queue, Arc::clone(&nic), grace);
+        // Before the peer can send.
+        (0..packets.len()).try_for_each(|pair| line.receive_first(pair, receives(pair), sends))?;
         Ok(Self { line, nic, id, packets, ib: options.ib.clone(), slots, slot_bytes })
     }
 

@@ -10,7 +10,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -124,6 +124,11 @@ impl Completion {
     /// What came with the message.
     pub(super) const fn immediate(&self) -> u32 {
         u32::from_be(self.imm_data)
+    }
+
+    /// Bytes that came into the memory of a receive; `None` where they were written elsewhere, or none came.
+    pub(super) fn received(&self) -> Option<usize> {
+        (self.opcode == WC_RECV).then(|| usize::try_from(self.byte_len).unwrap_or(usize::MAX))
     }
 }
 
@@ -275,6 +280,7 @@ struct ReceiveWork {
 
 const WR_RDMA_WRITE: c_int = 0;
 const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
+const WR_SEND_WITH_IMM: c_int = 3;
 const SEND_SIGNALED: c_uint = 1 << 1;
 const SEND_INLINE: c_uint = 1 << 3;
 const QPT_RC: c_int = 2;
@@ -312,16 +318,24 @@ pub(super) const GID_CHANGE: c_int = 18;
 pub(super) const PORT_ACTIVE: c_int = 4;
 /// `IBV_LINK_LAYER_INFINIBAND`, and 0 for devices from before there was another.
 pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
+/// `IBV_WC_RECV`.
+const WC_RECV: c_int = 1 << 7;
 /// `IBV_WC_WR_FLUSH_ERR`.
 pub(super) const WC_WR_FLUSH_ERR: c_int = 5;
 /// `IBV_WC_RETRY_EXC_ERR`.
 pub(super) const WC_RETRY_EXC_ERR: c_int = 12;
+
+/// Domain, start in the DMA-BUF, bytes, address by which work names it, descriptor, access.
+type RegisterDmaBuf =
+    unsafe extern "C" fn(*mut RawDomain, u64, usize, u64, c_int, c_int) -> *mut RawRegion;
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
         /// The functions the library has as symbols.
         struct Calls {
             $($(#[$doc])* $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+            /// `ibv_reg_dmabuf_mr`, which libraries from before rdma-core 34 do not have.
+            reg_dmabuf_mr: Option<RegisterDmaBuf>,
             /// Keeps the code mapped; the functions above are of no use without.
             _library: libloading::Library,
         }
@@ -334,7 +348,10 @@ macro_rules! calls {
                         library.get::<unsafe extern "C" fn($($argument),*) -> $result>($symbol)
                     }?;
                 )*
-                Ok(Self { $($name,)* _library: library })
+                // SAFETY: As above.
+                let reg_dmabuf_mr = unsafe { library.get::<RegisterDmaBuf>(b"ibv_reg_dmabuf_mr\0") };
+                let reg_dmabuf_mr = reg_dmabuf_mr.ok().map(|found| *found);
+                Ok(Self { $($name,)* reg_dmabuf_mr, _library: library })
             }
         }
     };
@@ -635,6 +652,10 @@ impl Registration {
         let calls = domain.context.calls;
         // SAFETY: Registering reads and writes nothing; what a NIC does there is up to the work it is given, by whoever has both.
         let raw = unsafe { (calls.reg_mr)(domain.raw.as_ptr(), address.cast(), length, access) };
+        Self::made(domain, length, raw)
+    }
+
+    fn made(domain: &Arc<Domain>, length: usize, raw: *mut RawRegion) -> io::Result<Self> {
         let raw = made(raw).map_err(|error| {
             let hint = if error.raw_os_error() == Some(libc::ENOMEM) {
                 "; memory that NICs use is locked, and `ulimit -l` says how much may be"
@@ -652,9 +673,29 @@ impl Registration {
         Ok(Self { raw, domain: Arc::clone(domain), lkey, rkey, ended: false })
     }
 
-    /// Has the NIC read a caller's memory, and no more.
-    pub(super) fn to_read(domain: &Arc<Domain>, memory: Slot) -> io::Result<Self> {
-        Self::of(domain, memory, 0)
+    /// Has the NIC read a caller's memory and, where it is to be `written`, peers write it who are told its key.
+    pub(super) fn of_memory(domain: &Arc<Domain>, memory: Slot, written: bool) -> io::Result<Self> {
+        Self::of(domain, memory, access(written))
+    }
+
+    /// As [`Registration::of_memory`] with memory of a device, all of which the descriptor holds.
+    pub(super) fn of_dma_buf(
+        domain: &Arc<Domain>,
+        memory: Slot,
+        fd: &OwnedFd,
+        written: bool,
+    ) -> io::Result<Self> {
+        let Some(register) = domain.context.calls.reg_dmabuf_mr else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this libibverbs has no ibv_reg_dmabuf_mr",
+            ));
+        };
+        let (address, length) = (memory.address().as_ptr().expose_provenance(), memory.bytes());
+        let (domain_of, fd, access) = (domain.raw.as_ptr(), fd.as_raw_fd(), access(written));
+        // SAFETY: Domain and descriptor are alive for the call; the memory is the descriptor's own.
+        let raw = unsafe { register(domain_of, 0, length, address as u64, fd, access) };
+        Self::made(domain, length, raw)
     }
 
     pub(super) fn is_with(&self, domain: &Arc<Domain>) -> bool {
@@ -665,8 +706,13 @@ impl Registration {
         self.lkey
     }
 
+    /// What a peer names it by.
+    pub(super) const fn remote_key(&self) -> u32 {
+        self.rkey
+    }
+
     /// Deregisters it; whether the NIC has let it go.
-    fn end(&mut self) -> bool {
+    pub(super) fn end(&mut self) -> bool {
         if std::mem::replace(&mut self.ended, true) {
             return true;
         }
@@ -675,6 +721,11 @@ impl Registration {
         destroyed("deregister memory", returned, &REGIONS);
         returned == 0
     }
+}
+
+/// What may be done with registered memory beside reading it.
+const fn access(written: bool) -> c_int {
+    if written { ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE } else { 0 }
 }
 
 impl Drop for Registration {
@@ -704,6 +755,15 @@ impl Region {
     /// Where it begins, as a peer names it.
     pub(super) fn address(&self) -> u64 {
         self.memory.bytes().as_ptr().addr() as u64
+    }
+
+    /// So many bytes from `start` on, as work names them.
+    fn piece(&self, start: usize, bytes: usize) -> Piece {
+        let all = self.bytes().len();
+        let fits = all.checked_sub(start).is_some_and(|left| left >= bytes);
+        assert!(fits, "{bytes} bytes from {start} of a region of {all}");
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Piece { addr: self.address() + start as u64, length, lkey: self.registration.lkey }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -875,7 +935,7 @@ pub(super) struct Lent {
     pub(super) key: u32,
 }
 
-/// What is written to a peer's memory.
+/// What is written to a peer's memory, or sent to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
     /// Comes back with the completion.
@@ -889,8 +949,16 @@ pub(super) struct Write {
     pub(super) from: Option<(usize, u32)>,
     /// What is written behind that, from a caller's memory.
     pub(super) lent: Option<Lent>,
-    pub(super) to: u64,
-    pub(super) rkey: u32,
+    pub(super) to: To,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum To {
+    /// To memory of the peer, by its address and key.
+    Memory { address: u64, key: u32 },
+    /// To the memory of the peer's next receive.
+    Receive,
 }
 
 /// A reliable connection's end.
@@ -1024,16 +1092,22 @@ impl Pair {
         self.modify(&mut attributes, QP_STATE)
     }
 
-    /// Lets one more message with an immediate come in.
-    pub(super) fn post_receive(&self, id: u64) -> io::Result<()> {
+    /// Lets one more message with an immediate come in; what it sends beside, into so many bytes of a region from `start` on.
+    pub(super) fn post_receive(
+        &self,
+        id: u64,
+        into: Option<(&Region, usize, usize)>,
+    ) -> io::Result<()> {
         let Some(post) = self.domain.context.ops.post_recv else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let (mut work, mut bad) = (
-            ReceiveWork { wr_id: id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 },
-            ptr::null_mut(),
-        );
-        // SAFETY: The list ends after one, which takes no data; it is copied before this returns.
+        let mut piece = into.map(|(region, start, bytes)| region.piece(start, bytes));
+        let num_sge = c_int::from(piece.is_some());
+        let sg_list = piece.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        let mut work = ReceiveWork { wr_id: id, next: ptr::null_mut(), sg_list, num_sge };
+        let mut bad = ptr::null_mut();
+        // SAFETY: The list ends after one; it is copied before this returns. The region lives until the queue pair is gone, as whoever
+        // has both drops the pair first.
         result(unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) })
     }
 
@@ -1045,11 +1119,7 @@ impl Pair {
         let mut pieces = [Piece::default(); 2];
         let mut filled = 0;
         if let Some((start, length)) = write.from {
-            let fits =
-                region.bytes().len().checked_sub(start).is_some_and(|l| l >= length as usize);
-            assert!(fits, "{length} bytes from {start} of a region of {}", region.bytes().len());
-            let (addr, lkey) = (region.address() + start as u64, region.registration.lkey);
-            pieces[filled] = Piece { addr, length, lkey };
+            pieces[filled] = region.piece(start, length as usize);
             filled += 1;
         }
         if let Some(Lent { data, key }) = write.lent {
@@ -1065,16 +1135,24 @@ impl Pair {
         if write.inline {
             flags |= SEND_INLINE;
         }
+        let (remote_addr, rkey) = match write.to {
+            To::Memory { address, key } => (address, key),
+            To::Receive => (0, 0),
+        };
         let mut work = SendWork {
             wr_id: write.id,
             next: ptr::null_mut(),
             sg_list: pieces.as_mut_ptr(),
             num_sge: c_int::try_from(filled).unwrap_or(0),
-            opcode: if write.immediate.is_some() { WR_RDMA_WRITE_WITH_IMM } else { WR_RDMA_WRITE },
+            opcode: match (write.immediate, write.to) {
+                (_, To::Receive) => WR_SEND_WITH_IMM,
+                (Some(_), To::Memory { .. }) => WR_RDMA_WRITE_WITH_IMM,
+                (None, To::Memory { .. }) => WR_RDMA_WRITE,
+            },
             send_flags: flags,
             imm_data: write.immediate.unwrap_or(0).to_be(),
-            remote_addr: write.to,
-            rkey: write.rkey,
+            remote_addr,
+            rkey,
             rest: [0; 9],
         };
         let mut bad = ptr::null_mut();

@@ -8,6 +8,7 @@ use super::events::{Place, Trouble, Watch};
 use super::ffi::{Completion, Lent, Pair, Queue, Region};
 use super::gid::Gid;
 use super::nic::Nic;
+use super::places::LETTER;
 use super::registry::Piece;
 use super::status;
 use crate::link::header::HEADER;
@@ -17,17 +18,18 @@ use crate::memory::Slot;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
-/// What a piece of work is, as its completion tells it: receives have the uppermost bit; then the pair, and of writes how many of
-/// that pair's are complete with it.
+/// What a piece of work is, as its completion tells it: receives have the uppermost bit; then the pair, of writes how many of that
+/// pair's are complete with it, and of receives which of the pair's it is.
 const RECEIVE: u64 = 1 << 63;
 const PAIR_SHIFT: u32 = 48;
+const LOWER: u64 = (1 << PAIR_SHIFT) - 1;
 
-pub(super) const fn receive_id(pair: usize) -> u64 {
-    RECEIVE | (pair as u64) << PAIR_SHIFT
+const fn receive_id(pair: usize, number: usize) -> u64 {
+    RECEIVE | (pair as u64) << PAIR_SHIFT | number as u64 & LOWER
 }
 
 pub(super) const fn write_id(pair: usize, upto: u64) -> u64 {
-    (pair as u64) << PAIR_SHIFT | upto & ((1 << PAIR_SHIFT) - 1)
+    (pair as u64) << PAIR_SHIFT | upto & LOWER
 }
 
 /// What was completed.
@@ -36,7 +38,14 @@ pub(super) enum Done {
     /// Writes of a pair, up to this one.
     Written { pair: usize, upto: u64 },
     /// A message that came by a pair, and what it brought.
-    Arrived { pair: usize, immediate: u32 },
+    Arrived { receive: Posted, immediate: u32, letter: Option<usize> },
+}
+
+/// A receive: which pair's, and which of those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Posted {
+    pub(super) pair: usize,
+    number: usize,
 }
 
 impl Done {
@@ -44,9 +53,11 @@ impl Done {
         let id = completion.wr_id;
         let pair = usize::try_from((id & !RECEIVE) >> PAIR_SHIFT).unwrap_or(0);
         if id & RECEIVE == 0 {
-            Self::Written { pair, upto: id & ((1 << PAIR_SHIFT) - 1) }
+            Self::Written { pair, upto: id & LOWER }
         } else {
-            Self::Arrived { pair, immediate: completion.immediate() }
+            let receive = Posted { pair, number: usize::try_from(id & LOWER).unwrap_or(0) };
+            let (immediate, letter) = (completion.immediate(), completion.received());
+            Self::Arrived { receive, immediate, letter }
         }
     }
 }
@@ -57,6 +68,8 @@ pub(super) struct Line {
     // In the order in which they are destroyed.
     pub(super) pairs: Vec<Pair>,
     pub(super) region: Region,
+    /// Where letters begin in it: those that come, or those that go.
+    pub(super) letters: usize,
     pub(super) queue: Arc<Queue>,
     /// Both ends in words.
     pub(super) words: String,
@@ -75,13 +88,14 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new(
         pairs: Vec<Pair>,
-        region: Region,
+        (region, letters): (Region, usize),
         queue: Arc<Queue>,
         nic: Arc<Nic>,
         grace: Duration,
     ) -> Self {
         let (words, remote, failed) = (String::new(), (0, 0), None);
-        Self { pairs, region, queue, words, remote, failed, nic, gid: None, grace, stalled: None }
+        let (gid, stalled) = (None, None);
+        Self { pairs, region, letters, queue, words, remote, failed, nic, gid, grace, stalled }
     }
 
     /// Asks something about this connection of what the device says.
@@ -113,6 +127,16 @@ impl Line {
     /// Data as the NIC reads it where it lies.
     pub(super) fn lend(&self, data: Slot) -> Option<(Lent, Arc<Piece>)> {
         self.nic.registry.lend(data, &self.nic.domain)
+    }
+
+    /// Has the NIC read and write memory of a device.
+    pub(super) fn register(&self, memory: Slot) -> Result<(), String> {
+        self.nic.registry.register(memory, &self.nic.domain)
+    }
+
+    /// Where the NIC may have a peer write data, in a buffer that may be lent.
+    pub(super) fn land(&self, data: Slot) -> Option<(u32, Arc<Piece>)> {
+        self.nic.registry.land(data, &self.nic.domain)
     }
 
     /// What a rank that waits for it sleeps on: its completions, and what the device says.
@@ -189,12 +213,55 @@ impl Line {
         }
     }
 
-    pub(super) fn receive_again(&mut self, pair: usize) {
-        let result = match self.pairs.get(pair) {
-            Some(at) => at.post_receive(receive_id(pair)),
-            None => Err(io::Error::other("a completion of no queue pair")),
+    /// Posts the first receives of a pair: before the peer can send. Those of an end that sends have memory for a letter each.
+    pub(super) fn receive_first(&self, pair: usize, count: usize, letters: bool) -> io::Result<()> {
+        (0..count).try_for_each(|number| self.receive(Posted { pair, number }, letters))
+    }
+
+    fn receive(&self, receive: Posted, letters: bool) -> io::Result<()> {
+        let Posted { pair, number } = receive;
+        let Some(at) = self.pairs.get(pair) else {
+            return Err(io::Error::other("a completion of no queue pair"));
         };
+        let into = letters.then(|| (&self.region, self.letter(number), LETTER));
+        at.post_receive(receive_id(pair, number), into)
+    }
+
+    /// Where a letter begins.
+    pub(super) const fn letter(&self, number: usize) -> usize {
+        self.letters + number * LETTER
+    }
+
+    /// What came into the memory of a receive.
+    pub(super) fn read(&self, receive: Posted, bytes: usize) -> Option<&[u8]> {
+        let start = self.letter(receive.number);
+        self.region.bytes().get(start..start + bytes.min(LETTER))
+    }
+
+    pub(super) fn receive_again(&mut self, receive: Posted, letters: bool) {
+        let result = self.receive(receive, letters);
         self.posted(result);
+    }
+
+    /// Has the NIC take no more of what the peer sends, and waits until all that it had taken is where it belongs: each receive that
+    /// is posted, `receives` of them, ends after what the NIC has written before.
+    pub(super) fn close(&mut self, receives: usize, limit: Duration) {
+        for pair in &self.pairs {
+            if let Err(error) = pair.fail() {
+                tracing::debug!(target: "topod::net", %error, "cannot fail a queue pair");
+            }
+        }
+        self.fail("the group has ended".to_owned(), false);
+        let (deadline, mut left) = (Instant::now() + limit, receives);
+        while left > 0 && Instant::now() < deadline {
+            let mut batch = [Completion::default(); BATCH];
+            let Ok(found) = self.queue.poll(&mut batch) else { return };
+            let ended = batch[..found].iter().filter(|completion| completion.wr_id & RECEIVE != 0);
+            left = left.saturating_sub(ended.count());
+            if found == 0 {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Asks for an event at the next completion, and hears what the device has said.
@@ -225,8 +292,11 @@ mod tests {
             Done::of(&completion)
         };
         assert_eq!(done(write_id(127, 5)), Done::Written { pair: 127, upto: 5 });
-        assert_eq!(done(receive_id(127)), Done::Arrived { pair: 127, immediate: 0 });
-        assert_eq!(done(receive_id(0)), Done::Arrived { pair: 0, immediate: 0 });
+        for (pair, number) in [(127, 0), (0, 0), (5, 77)] {
+            let receive = Posted { pair, number };
+            let arrived = Done::Arrived { receive, immediate: 0, letter: None };
+            assert_eq!(done(receive_id(pair, number)), arrived);
+        }
     }
 
     #[test]

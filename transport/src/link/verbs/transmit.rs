@@ -1,10 +1,14 @@
 //! The sending half.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::ffi::{Lent, Write};
+use super::ffi::{Lent, To, Write};
 use super::line::{Done, Line, place, write_id};
-use super::registry::{self, Piece};
+use super::places::{self, Target};
+use super::receive::number;
+use super::registry::{Piece, SENT, WORTH_LENDING};
 use crate::link::header::{HEADER, Identity, encode};
 use crate::link::{Fault, Interest, LinkError, Tag, Transmit};
 use crate::memory::Slot;
@@ -23,6 +27,8 @@ pub(crate) struct VerbsTransmit {
     posted: u64,
     /// Messages whose slots the receiver has given back.
     consumed: u64,
+    /// Where messages to come may be written, in their order.
+    targets: VecDeque<Target>,
     /// Data of the next message, where it is not copied.
     lent: Option<(Lent, Arc<Piece>)>,
     /// Buffers with the pair and the number of a message sent from them. A receiver may have consumed it and its NIC's acknowledgement be
@@ -54,6 +60,7 @@ impl VerbsTransmit {
             adaptive,
             posted,
             consumed,
+            targets: VecDeque::new(),
             lent: None,
             held: Vec::new(),
             sent,
@@ -82,25 +89,43 @@ impl VerbsTransmit {
     }
 
     fn poll(&mut self) -> bool {
-        let Self { line, posted, consumed, completed, held, .. } = self;
+        let Self { line, posted, consumed, targets, completed, held, .. } = self;
         let any = line.poll(|line, done| match done {
             Done::Written { pair, upto } => {
                 if let Some(completed) = completed.get_mut(pair) {
                     *completed = upto.max(*completed);
                 }
             }
-            Done::Arrived { pair, immediate } => {
+            Done::Arrived { receive, immediate, letter } => {
+                if let Some(bytes) = letter {
+                    let told = line.read(receive, bytes).and_then(places::read);
+                    if told.map(|told| targets.extend(told)).is_none() {
+                        line.corrupt("what came with a letter", 0, immediate);
+                    }
+                }
                 match credited(*posted, *consumed, immediate) {
                     Some(now) => *consumed = now,
-                    None => line.corrupt("count of messages consumed", *consumed + 1, immediate),
+                    None => line.corrupt("count of messages consumed", *consumed, immediate),
                 }
-                line.receive_again(pair);
+                line.receive_again(receive, true);
             }
         });
         if any {
             held.retain(|(pair, upto, _)| completed[*pair] < *upto);
         }
         any
+    }
+
+    /// The place offered for a message of so many bytes, where there is one. Those of messages before have no use any more.
+    fn target(&mut self, message: u64, bytes: u32) -> Option<Target> {
+        while self.targets.pop_front_if(|target| target.message < message).is_some() {}
+        // Where the two ends are at odds about the message, it goes through the slot, and that is found there.
+        self.targets.pop_front_if(|target| (target.message, target.bytes) == (message, bytes))
+    }
+
+    /// Whether a place was offered for the next message.
+    fn is_placed(&self) -> bool {
+        self.targets.iter().any(|target| target.message == self.posted)
     }
 
     /// Nothing follows what has failed: the peer would take an announcement, or the next message, for what did not come.
@@ -113,12 +138,13 @@ impl VerbsTransmit {
     }
 }
 
-/// Messages consumed after a credit that brought the lower half of their number; `None` where that cannot be.
+/// Messages consumed after a credit that brought the lower half of their number, or as many as before after a letter; `None` where that
+/// cannot be.
 fn credited(posted: u64, consumed: u64, immediate: u32) -> Option<u64> {
     #[expect(clippy::cast_possible_truncation, reason = "the lower half is what goes along")]
     let more = immediate.wrapping_sub(consumed as u32);
     let now = consumed + u64::from(more);
-    (more > 0 && now <= posted).then_some(now)
+    (now <= posted).then_some(now)
 }
 
 impl Transmit for VerbsTransmit {
@@ -140,30 +166,44 @@ impl Transmit for VerbsTransmit {
         self.line.region.bytes_mut()[start..start + HEADER].copy_from_slice(&header);
         let bytes = HEADER + tag.bytes as usize;
         let (lent, piece) = self.lent.take().unzip();
-        registry::count(lent.is_some());
-        // Of what is lent the header alone comes from the slot.
-        let here = if lent.is_some() { HEADER } else { bytes };
+        SENT.add(lent.is_some());
+        if tag.bytes as usize >= WORTH_LENDING && self.targets.is_empty() {
+            // A place may have come, though no credit was needed.
+            self.poll();
+        }
+        let target = self.target(message, tag.bytes);
         let upto = self.sent[pair] + 1;
         // Half of what a pair has in flight at most is complete before the window closes.
         let every = (self.slots / (2 * self.sent.len())).max(1) as u64;
         // What is lent is given back as soon as it can be.
         let signalled =
             lent.is_some() || self.completed[pair] + 1 == upto || upto.is_multiple_of(every);
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half is what goes along")]
-        let number = message as u32;
-        let (address, rkey) = self.line.remote;
+        let (address, key) = self.line.remote;
+        let to = To::Memory { address: address + start as u64, key };
+        // Slots are checked to be below 4 GiB.
+        let from = |start, bytes| Some((start, u32::try_from(bytes).unwrap_or(u32::MAX)));
+        // Of what is lent, or lands elsewhere, the header alone comes from the slot.
+        let here = if lent.is_some() || target.is_some() { HEADER } else { bytes };
+        let most_inline = self.line.pairs[pair].most_inline;
         let whole = Write {
             id: write_id(pair, upto),
             signalled,
-            inline: lent.is_none() && bytes <= self.line.pairs[pair].most_inline,
-            immediate: Some(number),
-            // Slots are checked to be below 4 GiB.
-            from: Some((start, u32::try_from(here).unwrap_or(u32::MAX))),
+            inline: (lent.is_none() || target.is_some()) && here <= most_inline,
+            immediate: Some(number(message, target.is_some())),
+            from: from(start, here),
             lent,
-            to: address + start as u64,
-            rkey,
+            to,
         };
-        if self.adaptive && bytes > ANNOUNCED {
+        if let Some(Target { address, key, .. }) = target {
+            let data = match lent {
+                Some(_) => None,
+                None => from(start + HEADER, tag.bytes as usize),
+            };
+            let to = To::Memory { address, key };
+            let (signalled, inline, immediate) = (false, false, None);
+            self.write(pair, &Write { signalled, inline, immediate, from: data, to, ..whole });
+            self.write(pair, &Write { lent: None, ..whole });
+        } else if self.adaptive && bytes > ANNOUNCED {
             self.write(pair, &Write { signalled: false, immediate: None, ..whole });
             self.write(pair, &Write { from: None, lent: None, inline: false, ..whole });
         } else {
@@ -188,6 +228,21 @@ impl Transmit for VerbsTransmit {
         self.lent.is_some()
     }
 
+    fn register(&mut self, memory: Slot) -> Result<(), String> {
+        self.line.register(memory)
+    }
+
+    fn has_place(&mut self) -> Result<bool, LinkError> {
+        if !self.is_placed() {
+            self.poll();
+        }
+        if !self.is_placed() {
+            self.line.check()?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
     fn is_queued(&self) -> bool {
         // The NIC has it.
         false
@@ -204,17 +259,15 @@ impl Transmit for VerbsTransmit {
         for pair in 0..self.sent.len() {
             let upto = self.sent[pair];
             if self.signalled[pair] < upto {
-                let (to, rkey) = self.line.remote;
-                let id = write_id(pair, upto);
+                let (address, key) = self.line.remote;
                 let nothing = Write {
-                    id,
+                    id: write_id(pair, upto),
                     signalled: true,
                     inline: false,
                     immediate: None,
                     from: None,
                     lent: None,
-                    to,
-                    rkey,
+                    to: To::Memory { address, key },
                 };
                 self.write(pair, &nothing);
                 self.signalled[pair] = upto;
@@ -245,6 +298,10 @@ impl Transmit for VerbsTransmit {
         self.line.check()
     }
 
+    fn close(&mut self) {
+        self.line.close(0, Duration::ZERO);
+    }
+
     fn provoke(&mut self, fault: Fault) {
         match fault {
             Fault::WrongKey => self.line.remote.1 = !self.line.remote.1,
@@ -268,7 +325,7 @@ mod tests {
         assert_eq!(credited(4, 0, 1), Some(1));
         assert_eq!(credited(4, 0, 4), Some(4));
         assert_eq!(credited(4, 0, 5), None);
-        assert_eq!(credited(4, 2, 2), None);
+        assert_eq!(credited(4, 2, 2), Some(2));
         assert_eq!(credited(4, 2, 1), None);
         let most = u64::from(u32::MAX);
         assert_eq!(credited(most + 3, most, 1), Some(most + 2));

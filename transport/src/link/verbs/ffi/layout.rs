@@ -48,8 +48,8 @@ fn facts() -> Vec<(String, u64)> {
             max_msg_sz as "max_msg_sz", lid as "lid", link_layer as "link_layer",
         }
         whole Completion = "ibv_wc" {
-            wr_id as "wr_id", status as "status", vendor_err as "vendor_err",
-            imm_data as "imm_data", qp_num as "qp_num", wc_flags as "wc_flags",
+            wr_id as "wr_id", status as "status", opcode as "opcode", byte_len as "byte_len",
+            vendor_err as "vendor_err", imm_data as "imm_data", qp_num as "qp_num", wc_flags as "wc_flags",
         }
         whole RawRegion = "ibv_mr" { lkey as "lkey", rkey as "rkey" }
         whole RawChannel = "ibv_comp_channel" { fd as "fd" }
@@ -91,6 +91,7 @@ fn facts() -> Vec<(String, u64)> {
     let numbers = [
         ("IBV_WR_RDMA_WRITE", WR_RDMA_WRITE),
         ("IBV_WR_RDMA_WRITE_WITH_IMM", WR_RDMA_WRITE_WITH_IMM),
+        ("IBV_WR_SEND_WITH_IMM", WR_SEND_WITH_IMM),
         ("IBV_SEND_SIGNALED", SEND_SIGNALED.cast_signed()),
         ("IBV_SEND_INLINE", SEND_INLINE.cast_signed()),
         ("IBV_QPT_RC", QPT_RC),
@@ -125,6 +126,7 @@ fn facts() -> Vec<(String, u64)> {
         ("IBV_EVENT_GID_CHANGE", GID_CHANGE),
         ("IBV_PORT_ACTIVE", PORT_ACTIVE),
         ("IBV_LINK_LAYER_INFINIBAND", LINK_LAYER_INFINIBAND.into()),
+        ("IBV_WC_RECV", WC_RECV),
         ("IBV_WC_WR_FLUSH_ERR", WC_WR_FLUSH_ERR),
         ("IBV_WC_RETRY_EXC_ERR", WC_RETRY_EXC_ERR),
     ];
