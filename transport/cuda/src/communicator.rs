@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use topology::health::GpuDirect;
 use topology::schedule::Blocks;
 use topology::{Collective, Plan, Protocol, Rank};
 use transport::schedule::{Sizing, connections_of_all, schedule, schedule_uneven, send_recv};
@@ -75,6 +76,10 @@ pub struct Options {
     /// Bytes of data that a message with flags carries at most: a multiple of 256, up to 32 KiB. Of a connection, `slots` times some three
     /// times as much device memory is taken, where such messages are asked for.
     pub flagged_bytes: usize,
+    /// Whether NICs read and write device memory for messages to other hosts (GPUDirect RDMA), as the host's facts say of this rank's GPU and
+    /// its NIC ([`topology::health::gpudirect`]). Where it is not possible, or is refused, they go through memory of the host, and
+    /// [`Communicator::links`] says why. `None`: it is not tried. No hardware has run it yet. Need not be equal.
+    pub gpu_direct: Option<GpuDirect>,
     /// Longest time an operation that the caller's stream has come to goes without progress before the silent rank is named. A rank
     /// whose own stream is busy with something else is silent, so this is longer than for hosts. That a rank ended shows at once.
     pub timeout: Duration,
@@ -104,6 +109,7 @@ impl Default for Options {
             peer: true,
             protocols: None,
             flagged_bytes: 8 << 10,
+            gpu_direct: None,
             // As long as PyTorch waits for NCCL by default.
             timeout: Duration::from_secs(600),
             image: Image::Compile,
@@ -179,6 +185,8 @@ pub struct Communicator {
     members: Vec<Rank>,
     opened: Opened,
     region: Option<Arc<Buffer>>,
+    /// Slots that NICs reach.
+    far: Option<Arc<Buffer>>,
     segment: Arc<Segment>,
     programs: HashMap<ProgramKey, Arc<Compiled>>,
     /// Collectives begun; their number on every rank.
@@ -225,6 +233,7 @@ impl Communicator {
             slots: options.slots,
             slot_bytes: options.slot_bytes,
             peer: options.peer,
+            gpu_direct: options.gpu_direct.clone(),
             host: options.pretended_host.clone(),
             claims: claims(&options, &asked),
             connections,
@@ -261,13 +270,14 @@ impl Communicator {
         let few = Buffer::new(context, 64).and_then(|few| few.write(0, &[0_u8; 64]).map(|()| few));
         let ready = few.as_ref().map(drop).map_err(ToString::to_string);
         let met = meet(&mut group, plan, context, &setup, ready)?;
-        let Met { segment, own, members, wires, links, opened, region, usable, own_places, bytes } =
-            met;
+        let Met { segment, own, direct, placed, members, wires, links, opened, .. } = met;
+        let Met { region, usable, own_places, bytes, .. } = met;
+        let far = direct.as_ref().map(|direct| Arc::clone(&direct.buffer));
         if flagged.is_some() {
             told(&usable);
         }
         let few = few?;
-        let network = own.map(|own| Network::new(own, options.slots));
+        let network = own.map(|own| Network::new(own, direct, placed, options.slots));
         let watched = (&segment, members.clone(), &wires);
         let watch = Watch::new(group, context, watched, network, options.timeout)?;
         let priorities = options.priorities;
@@ -291,6 +301,7 @@ impl Communicator {
             members,
             opened,
             region,
+            far,
             segment,
             programs: HashMap::new(),
             operations: 0,
@@ -630,6 +641,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // A caller whose own copy met a device that is lost has told nobody.
+        self.watch().ask_device();
         let ran_out = self.watch().drain();
         self.opened.close();
         if let Some(member) = self.members.iter().position(|rank| *rank == self.rank) {
@@ -649,6 +662,7 @@ impl Drop for Communicator {
             std::mem::forget(std::mem::take(&mut self.scratch));
             std::mem::forget(std::mem::take(&mut self.buckets));
             std::mem::forget(std::mem::take(&mut self.outgrown));
+            std::mem::forget(self.far.take());
             std::mem::forget(std::mem::replace(&mut self.kernels, Err(String::new())));
             std::mem::forget((Arc::clone(&self.few), Arc::clone(&self.segment)));
         }

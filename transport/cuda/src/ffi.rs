@@ -5,13 +5,15 @@
 #![expect(unsafe_code, reason = "loads and calls CUDA's driver")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
+use transport::{Communicator as Group, DeviceMemory};
 
 use crate::SOURCES;
-use crate::buffer::Memory;
+use crate::buffer::{Buffer, Memory};
 use crate::context::Context;
 use crate::error::{DriverError, NoDriver};
 use crate::flagged::{self, Places, Words};
@@ -51,10 +53,26 @@ pub(crate) mod attribute {
     pub(crate) const COOPERATIVE_LAUNCH: i32 = 95;
     pub(crate) const CAPABILITY_MAJOR: i32 = 75;
     pub(crate) const CAPABILITY_MINOR: i32 = 76;
+    pub(crate) const GPU_DIRECT_RDMA_SUPPORTED: i32 = 116;
+    pub(crate) const GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: i32 = 117;
+    pub(crate) const GPU_DIRECT_RDMA_WRITES_ORDERING: i32 = 118;
+    pub(crate) const DMA_BUF_SUPPORTED: i32 = 124;
 }
 
 /// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`: over NVLink, not over PCIe.
 const P2P_NATIVE_ATOMICS: c_uint = 3;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const RANGE_AS_DMA_BUF: c_uint = 1;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`.
+const FLUSH_OF_CURRENT: c_uint = 0;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
+const FLUSH_TO_OWNER: c_uint = 100;
+
+/// `cuMemGetHandleForAddressRange`, of CUDA 11.7.
+type RangeHandle = unsafe extern "C" fn(*mut c_int, Address, usize, c_uint, u64) -> u32;
+/// `cuFlushGPUDirectRDMAWrites`, of CUDA 11.3.
+type FlushWrites = unsafe extern "C" fn(c_uint, c_uint) -> u32;
+
 /// `CU_STREAM_NON_BLOCKING`: no order with the legacy default stream.
 const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -75,6 +93,9 @@ macro_rules! table {
             /// By which path or name it was found.
             library: String,
             $($field: unsafe extern "C" fn($($type),*) -> u32,)*
+            /// What older drivers do without.
+            range_handle: Option<RangeHandle>,
+            flush_writes: Option<FlushWrites>,
             _library: Library,
         }
 
@@ -88,7 +109,9 @@ macro_rules! table {
                         missing: $symbol,
                     })?;
                 )*
-                Ok(Self { library: name, $($field,)* _library: library })
+                let range_handle = optional::<RangeHandle>(&library, b"cuMemGetHandleForAddressRange\0");
+                let flush_writes = optional::<FlushWrites>(&library, b"cuFlushGPUDirectRDMAWrites\0");
+                Ok(Self { library: name, $($field,)* range_handle, flush_writes, _library: library })
             }
         }
 
@@ -162,6 +185,12 @@ table! {
     resident_blocks: "cuOccupancyMaxActiveBlocksPerMultiprocessor" (
         blocks: *mut c_int, function: Handle, threads: c_int, shared: usize
     );
+}
+
+/// A function that older drivers do without; `T` is its declaration in the header.
+fn optional<T: Copy>(library: &Library, symbol: &[u8]) -> Option<T> {
+    // SAFETY: Who names a symbol names its declaration with it.
+    unsafe { library.get::<T>(symbol) }.ok().map(|found| *found)
 }
 
 impl std::fmt::Debug for Driver {
@@ -434,6 +463,30 @@ impl Driver {
         self.check("cuEventDestroy_v2", self.event_destroy(event))
     }
 
+    /// A DMA-BUF of a range that begins and ends with pages; `None` where the driver has no such call.
+    pub(crate) fn export_range(&self, start: Address, bytes: usize) -> Outcome<Option<OwnedFd>> {
+        let Some(export) = self.range_handle else { return Ok(None) };
+        let mut fd = -1;
+        // SAFETY: The descriptor is written.
+        let code = unsafe { export(&raw mut fd, start, bytes, RANGE_AS_DMA_BUF, 0) };
+        self.check("cuMemGetHandleForAddressRange", code)?;
+        // SAFETY: The driver made it for its caller to close.
+        Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Whether [`Driver::flush_remote_writes`] is there.
+    pub(crate) const fn flushes(&self) -> bool {
+        self.flush_writes.is_some()
+    }
+
+    /// Returns once what NICs have written to the current context's device is there for its own work.
+    pub(crate) fn flush_remote_writes(&self) -> Outcome {
+        let Some(flush) = self.flush_writes else { return Ok(()) };
+        // SAFETY: It takes numbers alone.
+        let code = unsafe { flush(FLUSH_OF_CURRENT, FLUSH_TO_OWNER) };
+        self.check("cuFlushGPUDirectRDMAWrites", code)
+    }
+
     /// Names the allocation that begins at an address to other processes.
     pub(crate) fn export(&self, base: Address) -> Outcome<IpcHandle> {
         let mut handle = IpcHandle([0; IPC_BYTES]);
@@ -528,6 +581,17 @@ pub(crate) struct Fold {
     pub(crate) elements: u64,
     /// 0 where nothing is divided.
     pub(crate) ranks: i32,
+}
+
+/// Gives all of a buffer to the group's NICs, which may have it until they let it go; `None` where the group has none.
+pub(crate) fn adopt(
+    group: &Group,
+    buffer: &Arc<Buffer>,
+    dma_buf: Option<OwnedFd>,
+) -> Option<DeviceMemory> {
+    let owner = Box::new(Arc::clone(buffer));
+    // SAFETY: The buffer is device memory of that length as long as its owner lives.
+    unsafe { group.adopt(buffer.address(), buffer.bytes(), dma_buf, owner) }
 }
 
 /// A text of the driver's own, where it knows one.

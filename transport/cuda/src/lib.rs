@@ -12,7 +12,8 @@
 //! An operation is enqueued after the caller's stream, which waits for it; nothing on that way waits for the device. Ranks of one host,
 //! threads or processes, wait for each other by words in pinned memory (`cuStreamWaitValue32`): a message goes straight into the
 //! receiver's memory where its device can be reached, else through pinned memory of the host; between hosts it goes through pinned
-//! memory and the links of the host's group. [`Communicator::links`] says which, and why.
+//! memory and the links of the host's group or, where that is asked for ([`Options::gpu_direct`]) and possible, NICs read and write the
+//! devices' memory themselves. [`Communicator::links`] says which, and why.
 //!
 //! # Small messages
 //!
@@ -56,6 +57,10 @@
 //! or killed. NVRTC's own output is loaded there, but the double runs the host's build of the kernels under its names. So it does with LL and
 //! LL128, a thread a block, among 1 to 8 ranks: that flags, slots, credits and ends fit together, not that a GPU's stores stay whole.
 //!
+//! GPUDirect RDMA goes over that double and one of libibverbs together: by DMA-BUF and by a peer memory module, with one end or both, refused, and
+//! with devices and NICs that fail. **No GPU and no NIC have run it**: when a NIC's writes become visible to kernels is what the reference
+//! says, which no double can show. It is off unless it is asked for.
+//!
 //! What a double cannot show, and a run on hardware must: that words and data become visible in the order the reference promises, over NVLink
 //! and PCIe; how streams share the hardware's queues (the order of enqueuing is chosen so that any sharing is free of deadlock); every rate. To
 //! try: the groups of this crate's tests (`cargo test -p transport-cuda`) without `TOPOD_CUDA_LIBRARY`, first ranks that share one GPU, then a
@@ -63,7 +68,6 @@
 //!
 //! # What there is not
 //!
-//! - GPUDirect RDMA: NICs read and write the host's memory.
 //! - LL and LL128 by default, or between hosts. By copies a message takes some four calls of the driver, so large slots
 //!   ([`Options::slot_bytes`]) are better, and small operations cost as many calls as they have messages.
 //! - A kernel that lives longer than its operation.
@@ -82,6 +86,7 @@ mod executor;
 mod ffi;
 mod flagged;
 mod fusion;
+mod gpu_direct;
 mod ipc;
 mod kernels;
 mod meet;

@@ -9,13 +9,14 @@
 //!
 //! What fails on one rank is told in the round that follows, so that all give up with the same words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use topology::health::GpuDirect;
 use topology::{BusId, Plan, Rank};
 use transport::Communicator as Group;
 use transport::schedule::ConnectionId;
@@ -26,6 +27,7 @@ use crate::device::Device;
 use crate::error::CudaError;
 use crate::ffi::{Address, IPC_BYTES, IpcHandle};
 use crate::flagged;
+use crate::gpu_direct::Slots;
 use crate::ipc::Opened;
 use crate::protocols::{Facts, Reached, Usable};
 use crate::region::Parts;
@@ -45,6 +47,8 @@ pub(crate) struct Setup {
     pub(crate) slot_bytes: usize,
     /// Whether devices may write each other's memory.
     pub(crate) peer: bool,
+    /// Whether NICs may reach device memory, where that is wished.
+    pub(crate) gpu_direct: Option<GpuDirect>,
     /// Stands for the host, in tests of ways between hosts.
     pub(crate) host: Option<String>,
     /// What must be equal on all ranks, by name.
@@ -63,6 +67,9 @@ pub(crate) struct Met {
     pub(crate) segment: Arc<Segment>,
     /// For what goes between hosts; this rank's alone.
     pub(crate) own: Option<Arc<Segment>>,
+    /// The slots of that, where NICs reach them in device memory; and the ranks that have theirs so.
+    pub(crate) direct: Option<Slots>,
+    pub(crate) placed: BTreeSet<Rank>,
     /// The ranks of this host, ascending.
     pub(crate) members: Vec<Rank>,
     pub(crate) wires: Wires,
@@ -197,8 +204,20 @@ pub(crate) fn meet(
         .iter()
         .filter(|id| !inside(id) && (id.from == own || id.to == own))
         .collect();
-    let private =
-        Layout { members: 1, words: 2 * far.len(), slot_bytes: far.len() * of_connection };
+    let peers: BTreeSet<Rank> =
+        far.iter().map(|id| if id.from == own { id.to } else { id.from }).collect();
+    let far_bytes = far.len() * of_connection;
+    let direct = if far.is_empty() {
+        Err(String::new())
+    } else {
+        Slots::new(group, plan, context, setup.gpu_direct.as_ref(), &peers, far_bytes)
+    };
+    if let (Err(why), Some(_)) = (&direct, &setup.gpu_direct) {
+        tracing::warn!(rank = %own, "messages to other hosts go through memory of the host: {why}");
+    }
+    let in_devices = round(group, &Ok(direct.is_ok()))?;
+    let slot_bytes = if direct.is_ok() { 0 } else { far_bytes };
+    let private = Layout { members: 1, words: 2 * far.len(), slot_bytes };
     let pinned = if far.is_empty() {
         Ok(None)
     } else {
@@ -216,7 +235,9 @@ pub(crate) fn meet(
 
     let mut wires = Wires::default();
     let own_pinned = if pinned.is_some() { private.bytes() } else { 0 };
-    let bytes = buffer.as_ref().map_or(0, |buffer| buffer.bytes()) + layout.bytes() + own_pinned;
+    let far_slots = direct.as_ref().map_or(0, |direct| direct.buffer.bytes());
+    let bytes = buffer.as_ref().map_or(0, |buffer| buffer.bytes());
+    let bytes = bytes + layout.bytes() + own_pinned + far_slots;
     let parts = |rank: Rank| Parts::new(setup, rank);
     let own_start = buffer.as_ref().map_or(0, |buffer| buffer.address());
     for (at, id) in local.iter().enumerate().filter(|(_, id)| id.from == own || id.to == own) {
@@ -244,17 +265,31 @@ pub(crate) fn meet(
         posted.set(in_word(FIRST));
         consumed.set(in_word(FIRST));
         let start = at * of_connection;
-        let slots = made.slots_address() + start as Address;
+        let slots = direct.as_ref().map(|direct| direct.buffer.address());
+        let slots = slots.unwrap_or_else(|_| made.slots_address()) + start as Address;
         let (network, next) = (Some(start), FIRST);
         wires.add(own, Wire { id: *id, slots, network, posted, consumed, next, flagged: None });
     }
     wires.sort();
     let links = ranks(&all).zip(ways).filter(|(peer, _)| *peer != own);
-    let links = links.map(|(peer, (way, why, _))| Link { peer, way, why }).collect();
+    let links = links.map(|(peer, (way, why, _))| match &direct {
+        Ok(direct) if way == Way::Network => {
+            Link { peer, way: Way::GpuDirect, why: format!("{why}, by {}", direct.by) }
+        }
+        Err(told) if way == Way::Network && !told.is_empty() => {
+            Link { peer, way, why: format!("{why}; {told}") }
+        }
+        _ => Link { peer, way, why },
+    });
+    let links = links.collect();
+    let placed = (0..).map(Rank).zip(in_devices).filter(|(_, placed)| *placed);
+    let placed = placed.map(|(rank, _)| rank).collect();
     let own_places = usable.any().then(|| own_start + parts(own).own());
     Ok(Met {
         segment,
         own: pinned,
+        direct: direct.ok(),
+        placed,
         members: near,
         wires,
         links,

@@ -1,5 +1,5 @@
 //! Messages between hosts: through pinned memory of both, and the host's links between them (sockets or RDMA, as the host's group has
-//! them). GPUDirect RDMA is not used: the NIC reads and writes the host's memory alone.
+//! them); or from and to slots in device memory, which NICs read and write (`gpu_direct`). Each end has its own way.
 //!
 //! ```text
 //!   device ── stream ──▶ slot, posted ── this ──▶ host's link ── this ──▶ slot, posted ── stream ──▶ device
@@ -7,12 +7,13 @@
 //!
 //! Between two ranks messages of all connections go in one order, that in which the sender enqueues them: both ends know it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use topology::Rank;
-use transport::{Communicator as Group, Pending, TransportError};
+use transport::{Carried, Communicator as Group, Failure, Pending, TransportError};
 
+use crate::gpu_direct::Slots;
 use crate::segment::{Segment, Word};
 use crate::wire::in_word;
 
@@ -30,28 +31,39 @@ pub(crate) struct Message {
     pub(crate) consumed: Word,
     /// Its number on its connection.
     pub(crate) number: u64,
-    /// Of its slot, among the slots of the segment.
+    /// Of its slot, among the slots for other hosts.
     pub(crate) start: usize,
     pub(crate) bytes: usize,
 }
 
-/// A message that the host's links bring, and the slot it is for.
-type Awaited = (Message, Pending<Vec<u8>>);
+/// A message that the host's links carry.
+type Carrying = (Message, Pending<Carried>);
 
 #[derive(Debug)]
 pub(crate) struct Network {
     segment: Arc<Segment>,
+    /// Where slots are in device memory.
+    direct: Option<Slots>,
+    /// Ranks whose slots are in device memory: they take messages nowhere else.
+    placed: BTreeSet<Rank>,
     slots: u64,
     to: BTreeMap<Rank, VecDeque<Message>>,
     from: BTreeMap<Rank, VecDeque<Message>>,
-    sent: BTreeMap<Rank, VecDeque<Pending<Vec<u8>>>>,
-    awaited: BTreeMap<Rank, VecDeque<Awaited>>,
+    sent: BTreeMap<Rank, VecDeque<Carrying>>,
+    awaited: BTreeMap<Rank, VecDeque<Carrying>>,
 }
 
 impl Network {
-    pub(crate) fn new(segment: Arc<Segment>, slots: usize) -> Self {
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        direct: Option<Slots>,
+        placed: BTreeSet<Rank>,
+        slots: usize,
+    ) -> Self {
         Self {
             segment,
+            direct,
+            placed,
             slots: slots as u64,
             to: BTreeMap::new(),
             from: BTreeMap::new(),
@@ -80,15 +92,71 @@ impl Network {
 
     /// Moves what can move.
     pub(crate) fn progress(&mut self, group: &mut Group) -> Result<(), TransportError> {
+        self.begin(group)?;
+        for sent in self.sent.values_mut() {
+            while let Some((message, pending)) = sent.pop_front() {
+                if !group.test(&pending)? {
+                    sent.push_front((message, pending));
+                    break;
+                }
+                let (data, _) = group.wait(pending)?;
+                if let Carried::Device(_) = data {
+                    message.consumed.set(in_word(message.number + 1));
+                }
+            }
+        }
+        let mut landed = Vec::new();
+        for awaited in self.awaited.values_mut() {
+            while let Some((message, pending)) = awaited.pop_front() {
+                if !group.test(&pending)? {
+                    awaited.push_front((message, pending));
+                    break;
+                }
+                let (data, _) = group.wait(pending)?;
+                match data {
+                    Carried::Host(data) => {
+                        self.segment.fill(message.start, &data);
+                        message.posted.set(in_word(message.number + 1));
+                    }
+                    _ => landed.push(message),
+                }
+            }
+        }
+        if let Some(direct) = self.direct.as_ref().filter(|_| !landed.is_empty()) {
+            // Before any stream is told of them.
+            direct.flush().map_err(|error| {
+                let (reported_by, step) = (group.rank(), None);
+                let (culprit, cause) =
+                    (group.culprit(reported_by), format!("its device failed: {error}"));
+                group.give_up(Failure::PeerLost { culprit, cause, step, reported_by })
+            })?;
+        }
+        for message in landed {
+            message.posted.set(in_word(message.number + 1));
+        }
+        Ok(())
+    }
+
+    /// Gives the host's links what streams have posted, and slots that they have emptied.
+    fn begin(&mut self, group: &mut Group) -> Result<(), TransportError> {
+        let direct = self.direct.as_ref().map(|direct| &direct.memory);
         for (peer, queue) in &mut self.to {
             let sent = self.sent.entry(*peer).or_default();
             while sent.len() < AHEAD
                 && queue.front().is_some_and(|m| m.posted.is_at_least(in_word(m.number + 1)))
                 && let Some(message) = queue.pop_front()
             {
-                let data = self.segment.taken(message.start, message.bytes);
-                message.consumed.set(in_word(message.number + 1));
-                sent.push_back(group.start_send(data, *peer)?);
+                let data = match direct {
+                    // The slot is the NIC's until the message is sent.
+                    Some(memory) => Carried::Device(memory.part(message.start, message.bytes)),
+                    None => {
+                        let data = self.segment.taken(message.start, message.bytes);
+                        message.consumed.set(in_word(message.number + 1));
+                        Carried::Host(data)
+                    }
+                };
+                let placed = self.placed.contains(peer);
+                sent.push_back((message, group.start_send_carried(data, *peer, placed)?));
             }
         }
         for (peer, queue) in &mut self.from {
@@ -98,28 +166,11 @@ impl Network {
                 && queue.front().is_some_and(free)
                 && let Some(message) = queue.pop_front()
             {
-                let pending = group.start_receive(vec![0_u8; message.bytes], *peer)?;
-                awaited.push_back((message, pending));
-            }
-        }
-        for sent in self.sent.values_mut() {
-            while let Some(pending) = sent.pop_front() {
-                if !group.test(&pending)? {
-                    sent.push_front(pending);
-                    break;
-                }
-                group.wait(pending)?;
-            }
-        }
-        for awaited in self.awaited.values_mut() {
-            while let Some((message, pending)) = awaited.pop_front() {
-                if !group.test(&pending)? {
-                    awaited.push_front((message, pending));
-                    break;
-                }
-                let (data, _) = group.wait(pending)?;
-                self.segment.fill(message.start, &data);
-                message.posted.set(in_word(message.number + 1));
+                let data = match direct {
+                    Some(memory) => Carried::Device(memory.part(message.start, message.bytes)),
+                    None => Carried::Host(vec![0; message.bytes]),
+                };
+                awaited.push_back((message, group.start_receive_carried(data, *peer)?));
             }
         }
         Ok(())

@@ -294,6 +294,17 @@ impl Watch {
         outcome
     }
 
+    /// Ends the group where the device is lost: the others are to hear of that, not that this rank left.
+    pub(crate) fn ask_device(&self) {
+        const DEFAULT_STREAM: Handle = 0;
+        let mut state = self.state();
+        let asked = self.shared.sight.context.with(|driver| driver.is_idle(DEFAULT_STREAM));
+        if let (None, Err(error)) = (&state.failure, asked) {
+            let failure = self.shared.device_failed(&state.group, &error, None);
+            self.shared.fail_by(&mut state, failure);
+        }
+    }
+
     /// Waits until nothing is in flight; whether the streams have run out.
     pub(crate) fn drain(&self) -> bool {
         let mut state = self.state();

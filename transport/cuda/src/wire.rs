@@ -44,6 +44,8 @@ pub enum Way {
     Staged,
     /// Through pinned memory of both hosts and the host's links between them.
     Network,
+    /// From the device's own memory by a NIC: GPUDirect RDMA.
+    GpuDirect,
 }
 
 impl Way {
@@ -54,6 +56,7 @@ impl Way {
             Self::Peer => "peer",
             Self::Staged => "staged",
             Self::Network => "network",
+            Self::GpuDirect => "gpu-direct",
         }
     }
 }

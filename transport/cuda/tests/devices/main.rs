@@ -9,6 +9,7 @@ mod collectives;
 mod double;
 mod faults;
 mod flagged;
+mod gpu_direct;
 mod group;
 mod number;
 mod nvrtc;
