@@ -1,14 +1,16 @@
 //! What the driver refuses or loses: every rank ends with the same words, and none hangs.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use topology::Rank;
 use transport::even::full_plan;
 use transport::{Element, Failure, ReduceOp};
-use transport_cuda::{CudaError, Device, NoDriver, Options, Way};
+use transport_cuda::{Buffer, CudaError, Device, NoDriver, Options, Way};
 
 use crate::collectives::Side;
 use crate::double::{bare, is_child, over, run};
+use crate::gpu_direct::Controls;
 use crate::group::{Guarded, group, options, stream};
 
 const FAULTS: &str = "TOPOD_CUDA_DOUBLE_FAULTS";
@@ -55,6 +57,41 @@ fn a_device_that_is_lost_is_named() {
     let bus_id = || Device::by_ordinal(2).unwrap().bus_id().to_string();
     over("faults::a_device_that_is_lost_is_named", &[(FAULTS, "lost:device=2,after=150")], || {
         blames_the_device_of(2, &until_it_fails(options), &["CUDA_ERROR_", &bus_id()]);
+    });
+}
+
+/// Where it is its owner's own copy that finds it, the owner leaves; the others hear why.
+#[test]
+fn a_device_that_is_lost_under_its_owners_copy_is_named_to_the_others() {
+    let test = "faults::a_device_that_is_lost_under_its_owners_copy_is_named_to_the_others";
+    over(test, &[], || {
+        let cuda = Controls::cuda();
+        let meet = Barrier::new(2);
+        group(
+            &full_plan(2, 1),
+            |_| options(),
+            |made, rank| {
+                let mut communicator = made.unwrap();
+                let stream = stream(&communicator);
+                let buffer = Buffer::of(communicator.context(), &[1.0_f32; 3000]).unwrap();
+                meet.wait();
+                if rank == Rank(1) {
+                    cuda.set_faults("lost:device=1");
+                    let error = buffer.read(0, &mut [0.0_f32; 3]).unwrap_err();
+                    assert!(matches!(error, CudaError::Driver(_)), "{error}");
+                    return;
+                }
+                let memory = buffer.memory();
+                let called =
+                    communicator.all_reduce(&memory, &memory, f32::TYPE, ReduceOp::Sum, &stream);
+                match called.and_then(|pending| communicator.wait(pending)) {
+                    Err(CudaError::Failed(failure)) => {
+                        blames_the_device_of(1, &[*failure], &["CUDA_ERROR_"]);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            },
+        );
     });
 }
 

@@ -19,13 +19,13 @@ use crate::double::{command, is_child, run};
 use crate::group::{Guarded, group, options, stream};
 
 /// The controls of a double that this process has loaded.
-struct Controls {
+pub(crate) struct Controls {
     library: Library,
     name: &'static str,
 }
 
 impl Controls {
-    fn cuda() -> Self {
+    pub(crate) fn cuda() -> Self {
         let path = std::env::var_os("TOPOD_CUDA_LIBRARY").unwrap();
         Self { library: unsafe_load(path.to_str().unwrap()), name: "topodCudaDouble" }
     }
@@ -46,7 +46,7 @@ impl Controls {
         serde_json::from_slice(&text[..end]).unwrap()
     }
 
-    fn set_faults(&self, faults: &str) {
+    pub(crate) fn set_faults(&self, faults: &str) {
         type Set = unsafe extern "C" fn(*const c_char) -> c_int;
         let text = CString::new(faults).unwrap();
         let symbol = format!("{}SetFaults", self.name);
