@@ -1,9 +1,9 @@
 //! What becomes of a plan when the machine changes: another one stands ready, it is kept, or it is made anew.
 //!
 //! ```text
-//!   samples of rates ── steady ──▶ a change that is real ── Standing::after ──┬─▶ Repair    a failure that was thought of: its plan is taken
-//!                                                                           ├─▶ Keep      every changed link has room for what it carried
-//!                                                                           └─▶ Replan    anything else
+//!   a machine that changed ── Standing::after ──┬─▶ Repair    a failure that was thought of: its plan is taken
+//!                                               ├─▶ Keep      every changed link has room for what it carried
+//!                                               └─▶ Replan    anything else
 //!   plans of a generation ── Switch ──▶ all ranks go over at once
 //! ```
 //!
@@ -21,11 +21,9 @@ use crate::assemble::{bounds_of, health_of};
 use crate::check::{self, Violation};
 use crate::plan_error::PlanError;
 pub use prepared::{Prepared, single_failures};
-pub use steady::Steady;
 pub use switch::Switch;
 
 mod prepared;
-pub mod steady;
 mod switch;
 #[cfg(test)]
 mod tests;
