@@ -132,19 +132,47 @@ pub fn predict_ps(
     part: Fraction,
     bytes: u64,
 ) -> Option<u64> {
-    if !machine.allows(protocol) {
-        return None;
+    Line::new(machine, collective, shape, protocol, part)?.ps(bytes)
+}
+
+/// Time by size: what an operation takes of itself, and a bandwidth that is not zero.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    latency_ps: u64,
+    kbps: u64,
+}
+
+impl Line {
+    fn new(
+        machine: &Machine,
+        collective: Collective,
+        shape: &Shape,
+        protocol: Protocol,
+        part: Fraction,
+    ) -> Option<Self> {
+        if !machine.allows(protocol) {
+            return None;
+        }
+        let kbps =
+            shape.algbw_gbps.checked_mul(part)?.checked_mul(Fraction::integer(1_000_000))?.floor();
+        let kbps = u128::try_from(kbps).ok()?;
+        let kbps = bandwidth_kbps(machine, collective, shape.algorithm, protocol, kbps);
+        let latency_ps = latency_ns(machine, collective, shape, protocol).checked_mul(1_000)?;
+        let kbps = u64::try_from(kbps).ok().filter(|kbps| *kbps > 0)?;
+        Some(Self { latency_ps, kbps })
     }
-    let kbps =
-        shape.algbw_gbps.checked_mul(part)?.checked_mul(Fraction::integer(1_000_000))?.floor();
-    let kbps =
-        bandwidth_kbps(machine, collective, shape.algorithm, protocol, u128::try_from(kbps).ok()?);
-    if kbps == 0 {
-        return None;
+
+    fn ps(self, bytes: u64) -> Option<u64> {
+        const PER_SECOND: u64 = 1_000_000_000;
+        let transfer_ps = match bytes.checked_mul(PER_SECOND) {
+            Some(product) => product / self.kbps,
+            None => {
+                let product = u128::from(bytes) * u128::from(PER_SECOND);
+                u64::try_from(product / u128::from(self.kbps)).ok()?
+            }
+        };
+        self.latency_ps.checked_add(transfer_ps)
     }
-    let latency_ps = u128::from(latency_ns(machine, collective, shape, protocol)) * 1_000;
-    let transfer_ps = u128::from(bytes) * 1_000_000_000 / kbps;
-    u64::try_from(latency_ps + transfer_ps).ok()
 }
 
 fn is_ring(algorithm: Algorithm) -> bool {
@@ -207,7 +235,20 @@ fn bandwidth_kbps(
 /// The fastest choice by size, from 1 KiB up by powers of two, equal neighbours joined. Empty where no shape is given.
 #[must_use]
 pub fn table(machine: &Machine, collective: Collective, shapes: &[Shape]) -> Vec<SizeChoice> {
-    envelope(|bytes| fastest(machine, collective, shapes, bytes))
+    let with = |shape, protocol| Candidate { shape, protocol, last: None };
+    let by_protocol = [Protocol::Simple, Protocol::Ll128, Protocol::Ll];
+    let mut candidates: Vec<[Candidate<'_>; 3]> =
+        shapes.iter().map(|shape| by_protocol.map(|protocol| with(shape, protocol))).collect();
+    let mut rows = Vec::with_capacity(shapes.len());
+    envelope(|bytes| {
+        rows.clear();
+        rows.extend(candidates.iter_mut().filter_map(|of_shape| {
+            let of_protocol =
+                of_shape.iter_mut().filter_map(|c| c.choice(machine, collective, bytes));
+            of_protocol.min_by_key(|row| row.predicted_ps)
+        }));
+        worth_it(&rows)
+    })
 }
 
 /// An algorithm of a plan over the links of a host that was measured.
@@ -255,12 +296,12 @@ pub fn measured_table(
                 predicted_ps,
             })
         };
-        worth_it(candidates.iter().filter_map(row).collect())
+        worth_it(&candidates.iter().filter_map(row).collect::<Vec<_>>())
     })
 }
 
 /// Choices by size, equal neighbours joined.
-fn envelope(fastest: impl Fn(u64) -> Option<SizeChoice>) -> Vec<SizeChoice> {
+fn envelope(mut fastest: impl FnMut(u64) -> Option<SizeChoice>) -> Vec<SizeChoice> {
     let mut rows: Vec<SizeChoice> = Vec::new();
     for power in SIZES {
         let bytes = 1_u64 << power;
@@ -282,39 +323,50 @@ fn envelope(fastest: impl Fn(u64) -> Option<SizeChoice>) -> Vec<SizeChoice> {
     rows
 }
 
-fn fastest(
-    machine: &Machine,
-    collective: Collective,
-    shapes: &[Shape],
-    bytes: u64,
-) -> Option<SizeChoice> {
-    let of_shape = |shape: &Shape| {
-        let by_protocol = [Protocol::Simple, Protocol::Ll128, Protocol::Ll].into_iter();
-        let rows = by_protocol.filter_map(|protocol| {
-            // As many channels as have enough to carry each, but one.
-            let useful = (bytes / least_bytes(protocol)).max(1);
-            let fitting = shape.prefixes.iter().rev().find(|(k, _)| u64::from(*k) <= useful);
-            let &(channels, part) = fitting.or_else(|| shape.prefixes.first())?;
-            let predicted = predict_ps(machine, collective, shape, protocol, part, bytes)?;
-            Some(SizeChoice {
-                max_bytes: bytes,
-                algorithm: shape.algorithm,
-                protocol,
-                channels,
-                predicted_ps: Some(predicted),
-            })
-        });
-        rows.min_by_key(|row| row.predicted_ps)
-    };
-    worth_it(shapes.iter().filter_map(of_shape).collect())
+/// A shape under a protocol, asked size by size.
+struct Candidate<'a> {
+    shape: &'a Shape,
+    protocol: Protocol,
+    /// Of the channels last asked for: sizes that follow one another mostly take the same.
+    last: Option<(u32, Option<Line>)>,
+}
+
+impl Candidate<'_> {
+    fn choice(
+        &mut self,
+        machine: &Machine,
+        collective: Collective,
+        bytes: u64,
+    ) -> Option<SizeChoice> {
+        let Self { shape, protocol, .. } = *self;
+        // As many channels as have enough to carry each, but one.
+        let useful = (bytes / least_bytes(protocol)).max(1);
+        let fitting = shape.prefixes.iter().rev().find(|(k, _)| u64::from(*k) <= useful);
+        let &(channels, part) = fitting.or_else(|| shape.prefixes.first())?;
+        let line = match self.last {
+            Some((known, line)) if known == channels => line,
+            _ => {
+                let line = Line::new(machine, collective, shape, protocol, part);
+                self.last = Some((channels, line));
+                line
+            }
+        };
+        Some(SizeChoice {
+            max_bytes: bytes,
+            algorithm: shape.algorithm,
+            protocol,
+            channels,
+            predicted_ps: Some(line?.ps(bytes)?),
+        })
+    }
 }
 
 /// The first of `rows` that is within a twentieth of the fastest: what is best at infinite size comes first, and is left only where
 /// that gains something.
-fn worth_it(rows: Vec<SizeChoice>) -> Option<SizeChoice> {
+fn worth_it(rows: &[SizeChoice]) -> Option<SizeChoice> {
     let time = |row: &SizeChoice| row.predicted_ps.unwrap_or(u64::MAX);
     let least = rows.iter().map(time).min()?;
-    rows.into_iter().find(|row| time(row) <= least.saturating_add(least / 20))
+    rows.iter().find(|row| time(row) <= least.saturating_add(least / 20)).cloned()
 }
 
 #[cfg(test)]
