@@ -45,12 +45,7 @@ const DUAL_GRID: f64 = (1_u32 << 20) as f64;
 
 /// Whether as much can enter every switch as can leave it. Then cuts alone tell the optimum.
 pub(crate) fn is_balanced(graph: &FlowGraph) -> bool {
-    let mut surplus = vec![0_i128; graph.nodes];
-    for e in &graph.edges {
-        surplus[e.to] += i128::from(e.capacity);
-        surplus[e.from] -= i128::from(e.capacity);
-    }
-    surplus[graph.ranks..].iter().all(|&s| s == 0)
+    graph.surplus()[graph.ranks..].iter().all(|&surplus| surplus == 0)
 }
 
 /// Bounds the all-gather of `weights` with balanced switches; `None` where the program is too large or was not solved.

@@ -1,5 +1,6 @@
 //! The graph every algorithm of the planner works on: ranks, forwarders, integer capacities.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// A directed capacitated graph. Nodes `0..ranks` are GPUs by rank and hold data; the others only forward.
@@ -62,6 +63,23 @@ impl FlowGraph {
         let turned =
             self.edges.iter().map(|e| FlowEdge { from: e.to, to: e.from, capacity: e.capacity });
         Self::new(self.ranks, self.nodes, turned)
+    }
+
+    /// By node, by how much more can enter than leave.
+    #[must_use]
+    pub fn surplus(&self) -> Vec<i128> {
+        let mut surplus = vec![0_i128; self.nodes];
+        for e in &self.edges {
+            surplus[e.to] += i128::from(e.capacity);
+            surplus[e.from] -= i128::from(e.capacity);
+        }
+        surplus
+    }
+
+    /// Whether as much can leave every node as can enter it, and so every set of nodes.
+    #[must_use]
+    pub fn is_level(&self) -> bool {
+        self.surplus().iter().all(|&surplus| surplus == 0)
     }
 
     /// Whether every edge has an equal one the other way.

@@ -15,6 +15,8 @@ use crate::bound::{self, BoundError, Cut, UpperBound};
 use crate::composed::{Composed, Composer, Proof};
 use crate::flow_graph::{FlowEdge, FlowGraph};
 use crate::model::Model;
+use crate::network::Network;
+use crate::symmetry;
 
 /// Most cuts, and most links of one cut, that are spelled out.
 const SPELLED: usize = 8;
@@ -56,13 +58,15 @@ pub(crate) struct Prover<'a> {
     cuts: RefCell<BTreeMap<Collective, Result<UpperBound, BoundError>>>,
     /// The same of one root, by the first that looks like it; and what switches can forward of that.
     rooted: RefCell<BTreeMap<(Collective, usize, bool), Found>>,
+    /// Turns ways of [`Model::bound_graph`] round.
+    mirror: OnceCell<Option<Vec<usize>>>,
 }
 
 impl<'a> Prover<'a> {
     pub(crate) fn new(model: &'a Model) -> Self {
         let composer = OnceCell::new();
         let (cuts, rooted) = (RefCell::default(), RefCell::default());
-        Self { model, composer, proofs: BTreeMap::new(), cuts, rooted }
+        Self { model, composer, proofs: BTreeMap::new(), cuts, rooted, mirror: OnceCell::new() }
     }
 
     pub(crate) fn model(&self) -> &'a Model {
@@ -178,20 +182,44 @@ impl<'a> Prover<'a> {
         if let Some(known) = self.rooted.borrow().get(&key) {
             return known.clone();
         }
-        let of_root = match (collective, forwarded) {
-            (Collective::Reduce, false) => bound::reduce,
-            (Collective::Reduce, true) => bound::forwarded_reduce,
-            (_, false) => bound::broadcast,
-            (_, true) => bound::forwarded_broadcast,
+        let graph = self.model.bound_graph();
+        let mirrored = self.mirror().filter(|_| collective == Collective::Reduce).and_then(|map| {
+            let found = self.of_root(Collective::Broadcast, first, forwarded).ok()?;
+            Some(bound::mirrored(found, graph, map))
+        });
+        let found = match (mirrored, collective, forwarded) {
+            (Some(found), ..) => Ok(found),
+            (None, Collective::Reduce, false) => bound::reduce(graph, first),
+            (None, Collective::Reduce, true) => bound::forwarded_reduce(graph, first),
+            (None, _, false) => bound::broadcast(graph, first),
+            (None, _, true) => bound::forwarded_broadcast(graph, first),
         };
-        let found = of_root(self.model.bound_graph(), first);
         self.rooted.borrow_mut().insert(key, found.clone());
         found
+    }
+
+    /// What makes a way to a rank of each way from it, so that a reduce's bounds are a broadcast's: nothing needs to move where every way
+    /// has an equal way back, and on several hosts their layers for data out and data in change places.
+    fn mirror(&self) -> Option<&[usize]> {
+        let found = self.mirror.get_or_init(|| {
+            let graph = self.model.bound_graph();
+            if graph.is_symmetric() {
+                return Some((0..graph.nodes).collect());
+            }
+            // One root is enough on a level graph, and worth no look.
+            let worth = self.on_several_hosts() && !graph.is_level();
+            worth.then(|| symmetry::mirror(&Network::unfolded(graph))).flatten()
+        });
+        found.as_deref()
     }
 
     /// The bound of a broadcast or reduce from the slowest of the roots: rings serve every root.
     fn slowest(&self, collective: Collective, forwarded: bool) -> Result<UpperBound, BoundError> {
         let mut least = self.of_root(collective, 0, forwarded)?;
+        // As much leaves any set of nodes as enters it, so every root is at the far side of the narrowest cut.
+        if self.model.bound_graph().is_level() {
+            return Ok(least);
+        }
         for root in roots(self.model).skip(1) {
             let other = self.of_root(collective, root, forwarded)?;
             if other.algbw < least.algbw {
