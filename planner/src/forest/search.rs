@@ -22,6 +22,9 @@ const ORDERS: u64 = 4;
 const LOW: usize = 2;
 /// Trees times ranks beyond which no second scale is packed once one is good enough.
 const LARGE: u64 = 3000;
+/// Units of one root's weight beyond which an exact scale comes last: capacities that need so many hardly ever part into few trees, and coarse
+/// ones of so few trees come within a hundredth mostly.
+const MANY: u64 = 1024;
 /// Coarse scales to fall back on, in order, where the finer ones need too many trees.
 const FALLBACK: [u64; 8] = [32, 24, 16, 12, 8, 4, 2, 1];
 
@@ -96,7 +99,8 @@ impl<'a> Search<'a> {
         let others = count(self.instance.weights.len() - 1);
         let coarse = if whole > 1 { MAX_COARSE.min(whole - 1) } else { 0 };
         let mut cuts: Vec<Cutting> = (1..=coarse).map(Cutting::Coarse).collect();
-        if self.options.thorough || whole <= MAX_COARSE {
+        let last = roots == 1 && whole > MANY;
+        if (self.options.thorough && !last) || whole <= MAX_COARSE {
             cuts.push(Cutting::Exact(whole));
         }
         if roots == 1 {
@@ -145,6 +149,16 @@ impl<'a> Search<'a> {
             }
             tried += 1;
             match self.solve(&scale, Wanted::Any) {
+                Ok(found) => self.keep(&mut best, found),
+                Err(e) => error = e,
+            }
+        }
+        if last
+            && self.options.thorough
+            && best.as_ref().is_none_or(|found| found.algbw < self.near)
+            && let Some(scale) = &exact
+        {
+            match self.solve(scale, Wanted::Near) {
                 Ok(found) => self.keep(&mut best, found),
                 Err(e) => error = e,
             }
