@@ -27,6 +27,8 @@ pub struct FlowNetwork {
     current: Vec<u32>,
     queue: Vec<u32>,
     is_sink: Vec<bool>,
+    /// Level of the nearest sink.
+    last: u32,
 }
 
 /// What a search reads of an arc, side by side.
@@ -208,13 +210,13 @@ impl FlowNetwork {
             self.queue.push(index(source));
         }
         let mut at = 0;
-        let mut last = NONE;
+        self.last = NONE;
         while at < self.queue.len() {
             let node = self.queue[at] as usize;
             at += 1;
             let mut arc = self.first[node];
             let next_level = self.level[node] + 1;
-            if next_level > last {
+            if next_level > self.last {
                 break;
             }
             while arc != NONE {
@@ -223,20 +225,20 @@ impl FlowNetwork {
                 if residual > 0 && *level == NONE {
                     *level = next_level;
                     if self.is_sink[head as usize] {
+                        self.last = next_level;
                         if one_sink {
                             return true;
                         }
-                        last = next_level;
                     }
                     self.queue.push(head);
                 }
                 arc = next;
             }
         }
-        last != NONE
+        self.last != NONE
     }
 
-    /// Depth-first along the levels, using each arc until it is full or leads nowhere.
+    /// Depth-first along the levels, using each arc until it is full or leads nowhere. At the level of the sinks others lead nowhere.
     fn push(&mut self, node: usize, limit: i64) -> i64 {
         if self.is_sink[node] {
             return limit;
@@ -246,7 +248,10 @@ impl FlowNetwork {
         let below = self.level[node] + 1;
         while arc != NONE {
             let Arc { head, next, residual } = self.arcs[arc as usize];
-            if residual > 0 && self.level[head as usize] == below {
+            if residual > 0
+                && self.level[head as usize] == below
+                && (below < self.last || self.is_sink[head as usize])
+            {
                 let more = self.push(head as usize, residual.min(limit - pushed));
                 self.arcs[arc as usize].residual -= more;
                 self.arcs[arc as usize ^ 1].residual += more;

@@ -181,6 +181,9 @@ impl LinearProgram {
         // A second climb from a fresh inverse corrects what rounding hid in the first.
         for _ in 0..2 {
             self.climb(Phase::Profit, max_pivots, &mut pivots)?;
+            if self.fresh {
+                break;
+            }
             self.refactor();
         }
         let mut primal = vec![0.0; self.columns.len()];
@@ -412,6 +415,7 @@ impl LinearProgram {
         }
         // Where each row lies: rows change places by name only.
         let mut at: Vec<usize> = (0..m).collect();
+        let mut others: Vec<usize> = Vec::with_capacity(m);
         for k in 0..m {
             let size = |row: usize| table[row * width + k].abs();
             let mut largest = k;
@@ -430,12 +434,16 @@ impl LinearProgram {
             if pivot != 1.0 {
                 chosen[k..].iter_mut().for_each(|x| *x /= pivot);
             }
-            let eliminator = Eliminator::new(chosen, k);
-            for (i, other) in table.chunks_exact_mut(width).enumerate() {
-                let factor = other[k];
-                if i != at[k] && factor != 0.0 {
-                    eliminator.subtract(factor, other);
-                }
+            // Slacks have one entry, and nothing to eliminate.
+            others.clear();
+            others.extend((0..m).filter(|&i| i != at[k] && table[i * width + k] != 0.0));
+            if others.is_empty() {
+                continue;
+            }
+            let eliminator = Eliminator::new(&table[at[k] * width..(at[k] + 1) * width], k);
+            for &i in &others {
+                let other = &mut table[i * width..(i + 1) * width];
+                eliminator.subtract(other[k], other);
             }
         }
         for (i, &row) in at.iter().enumerate() {
