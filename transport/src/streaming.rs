@@ -20,6 +20,9 @@ const GAIN: u64 = 7;
 /// Bytes from which every message is timed; of shorter ones, which would feel it, one in [`SAMPLE`].
 const TIMED_BYTES: usize = 32 << 10;
 const SAMPLE: u32 = 8;
+/// Picoseconds a byte that a write counts for at most: one during which the core did something else says nothing of memory, and would
+/// outweigh a hundred others.
+const MOST: u64 = 4 * SLOW;
 /// Bytes to write one way before the other is tried again.
 const LOOK: usize = 256 << 20;
 /// Bytes to write before what is measured counts: laps of the memory that show how it was before.
@@ -78,7 +81,8 @@ impl Streaming {
         if self.bytes < SETTLE {
             return;
         }
-        self.spent.0 = self.spent.0.saturating_add(nanoseconds.saturating_mul(1000));
+        let most = MOST.saturating_mul(bytes as u64);
+        self.spent.0 = self.spent.0.saturating_add(nanoseconds.saturating_mul(1000).min(most));
         self.spent.1 += bytes as u64;
         if self.spent.1 < MEASURE {
             return;
@@ -124,6 +128,17 @@ mod tests {
         assert_eq!(share(|_| 30), 0, "fast");
         assert!(share(|past| if past { 50 } else { 400 }) > 90, "slow, and it helps");
         assert!(share(|past| if past { 390 } else { 400 }) < 10, "slow, and it does not help");
+    }
+
+    /// A core that does something else for a millisecond, some hundred times in a second.
+    #[test]
+    fn what_disturbs_now_and_then_changes_nothing() {
+        let mut streaming = Streaming::default();
+        for write in 0..40_000 {
+            let disturbed = write % 16 == 5;
+            streaming.wrote(64 << 10, if disturbed { 1_000_000 } else { 2000 });
+            assert!(!streaming.on, "write {write}");
+        }
     }
 
     #[test]
