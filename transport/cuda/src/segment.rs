@@ -191,7 +191,12 @@ impl Segment {
         self.device + (member * LINE + ABORT) as Address
     }
 
-    /// Lets a member's kernels end, whatever they wait for.
+    /// Whether what a member's streams do from here on is nobody's result.
+    pub(crate) fn has_aborted(&self, member: usize) -> bool {
+        self.short(member * LINE + ABORT).load(Ordering::Acquire) != 0
+    }
+
+    /// Lets a member's kernels end, whatever they wait for. Before its streams are let go, so that whoever hears from these can know.
     pub(crate) fn abort(&self, member: usize) {
         self.short(member * LINE + ABORT).store(1, Ordering::Release);
     }

@@ -401,6 +401,8 @@ impl Shared {
                 let flight = &mut state.flights[at];
                 match flight.look(driver) {
                     Ok(false) => at += 1,
+                    // What a rank sends whose streams were let go is no result; that it has failed is heard in a moment.
+                    Ok(true) if !failed && self.sight.somebody_has_aborted() => at += 1,
                     // After a failure an event that cannot be asked is one of a device that is gone.
                     Err(found) if !failed => {
                         let step = self.sight.blocked(flight).map(|(_, step)| step);
@@ -558,6 +560,10 @@ impl Flight {
 }
 
 impl Sight {
+    fn somebody_has_aborted(&self) -> bool {
+        (0..self.members.len()).any(|member| self.segment.has_aborted(member))
+    }
+
     /// A rank's place among those of this host.
     fn member(&self, rank: Rank) -> usize {
         self.members.iter().position(|member| *member == rank).unwrap_or(usize::MAX)

@@ -11,24 +11,42 @@ use transport_cuda::{Buffer, CudaError, Device, NoDriver, Options, Way};
 use crate::collectives::Side;
 use crate::double::{bare, is_child, over, run};
 use crate::gpu_direct::Controls;
-use crate::group::{Guarded, group, options, stream};
+use crate::group::{group, options, stream};
 
 const FAULTS: &str = "TOPOD_CUDA_DOUBLE_FAULTS";
 
-/// Operations until one fails, among four ranks; every rank's error.
+/// Operations until one fails, among four ranks; every rank's error. What succeeded is right, which is looked at where the device still
+/// answers.
 fn until_it_fails(options: impl Fn() -> Options + Sync) -> Vec<Failure> {
+    fails(options, true)
+}
+
+fn fails(options: impl Fn() -> Options + Sync, looks: bool) -> Vec<Failure> {
     group(
         &full_plan(4, 2),
         |_| options(),
         |made, rank| {
             let mut communicator = made.unwrap();
             let stream = stream(&communicator);
-            let data = Guarded::new(communicator.context(), 0, &vec![0.0_f32; 3000]);
-            let memory = data.memory();
+            let context = communicator.context();
+            let input = Buffer::of(context, &vec![1.0_f32; 3000]).unwrap().memory();
+            let output = Buffer::of(context, &vec![0.0_f32; 3000]).unwrap();
             for _ in 0..1000 {
-                let called =
-                    communicator.all_reduce(&memory, &memory, f32::TYPE, ReduceOp::Sum, &stream);
+                let called = communicator.all_reduce(
+                    &input,
+                    &output.memory(),
+                    f32::TYPE,
+                    ReduceOp::Sum,
+                    &stream,
+                );
                 match called.and_then(|pending| communicator.wait(pending)) {
+                    Ok(()) if looks => {
+                        let mut now = vec![0.0_f32; 3000];
+                        // A device that is lost by now is told by the next operation.
+                        if output.read(0, &mut now).is_ok() {
+                            assert!(now.iter().all(|sum| *sum == 4.0), "rank {rank}: {now:?}");
+                        }
+                    }
                     Ok(()) => {}
                     Err(CudaError::Failed(failure)) => return *failure,
                     Err(other) => panic!("rank {rank}: {other}"),
@@ -185,7 +203,8 @@ fn a_stream_that_stands_still_is_named() {
     let faults = [(FAULTS, "stall:device=1,after=60")];
     over("faults::a_stream_that_stands_still_is_named", &faults, || {
         let short = || Options { timeout: Duration::from_secs(2), ..options() };
-        for failure in until_it_fails(short) {
+        // A copy would stand still as well.
+        for failure in fails(short, false) {
             assert!(matches!(failure, Failure::Timeout { .. }), "{failure}");
         }
     });
