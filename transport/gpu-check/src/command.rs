@@ -5,9 +5,12 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
 use crate::budget::Deadline;
 
-/// Between two looks at a process: its end is not waited for with a limit by the standard library.
+/// Between two looks at a process, where its end is no event (Linux before 5.3).
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A process whose outputs go into files, so that none of them waits for a reader.
@@ -49,7 +52,7 @@ impl Running {
                     let _ = self.child.kill();
                     break None;
                 }
-                None => std::thread::sleep(LOOK.min(limit.left())),
+                None => await_end(&self.child, limit.left()),
             }
         };
         let read = |file: &Path| {
@@ -57,6 +60,18 @@ impl Running {
         };
         let errors = String::from_utf8_lossy(&read(&self.files[1])?).trim().to_owned();
         Ok(Ended { status, output: read(&self.files[0])?, errors })
+    }
+}
+
+/// Waits for a process's end, or as long as that may take; it may return before either.
+fn await_end(child: &Child, limit: Duration) {
+    let ends = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
+    match (ends, Timespec::try_from(limit)) {
+        (Ok(ends), Ok(limit)) => {
+            // Interrupted or not: the caller looks again.
+            let _ = poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&limit));
+        }
+        _ => std::thread::sleep(LOOK.min(limit)),
     }
 }
 

@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use topology::Protocol;
 
 use crate::budget::Deadline;
 use crate::command::Running;
@@ -62,6 +63,8 @@ pub(crate) struct Part {
     /// Kernels that were compiled elsewhere.
     pub(crate) ptx: Option<PathBuf>,
     pub(crate) quick: bool,
+    /// That operations go by, where it is not copies.
+    pub(crate) protocol: Option<Protocol>,
     /// For checking results, from its start.
     pub(crate) check: Duration,
     /// For checking and measuring, from its start.
@@ -80,6 +83,11 @@ pub(crate) struct Found {
     /// What there was no time for.
     pub(crate) missed: Vec<String>,
     pub(crate) timed: Vec<Timed>,
+    /// Operations by protocol, and why some went by copies.
+    pub(crate) by_protocol: BTreeMap<Protocol, u64>,
+    pub(crate) by_copies: BTreeSet<String>,
+    /// Why the protocol is not used.
+    pub(crate) why_not: Option<String>,
     /// What ended it before its end.
     pub(crate) failure: Option<String>,
     /// Of another library.
@@ -94,6 +102,9 @@ pub(crate) struct Outcome {
     pub(crate) checked: u64,
     pub(crate) wrong: BTreeSet<String>,
     pub(crate) missed: BTreeSet<String>,
+    pub(crate) by_protocol: BTreeMap<Protocol, u64>,
+    pub(crate) by_copies: BTreeSet<String>,
+    pub(crate) why_not: BTreeSet<String>,
     /// Equal words once, however many ranks say them.
     pub(crate) failures: BTreeSet<String>,
     pub(crate) rates: Vec<Rate>,
@@ -177,6 +188,11 @@ impl Outcome {
         self.checked += found.checked;
         self.wrong.extend(found.wrong.into_iter().map(|what| format!("rank {rank}: {what}")));
         self.missed.extend(found.missed);
+        for (protocol, count) in found.by_protocol {
+            *self.by_protocol.entry(protocol).or_default() += count;
+        }
+        self.by_copies.extend(found.by_copies);
+        self.why_not.extend(found.why_not);
         self.failures.extend(found.failure);
         self.library = self.library.take().or(found.library);
         timed.push(found.timed);
@@ -195,6 +211,25 @@ impl Outcome {
         } else {
             Stage::passed(passed)
         }
+    }
+
+    /// The stage of a protocol: that its results are right, where operations went by it.
+    pub(crate) fn by(&self, protocol: Protocol) -> Stage {
+        let count = self.by_protocol.get(&protocol).copied().unwrap_or(0);
+        if self.failures.is_empty() && !self.why_not.is_empty() {
+            return Stage::unshown(self.why_not.iter().cloned().collect());
+        }
+        if self.failures.is_empty() && self.wrong.is_empty() && count == 0 {
+            let mut why = vec![format!("no operation went by {protocol}")];
+            why.extend(self.by_copies.iter().cloned());
+            why.extend(self.missed.iter().cloned());
+            return Stage::unshown(why);
+        }
+        let copies = self.by_protocol.get(&Protocol::Simple).copied().unwrap_or(0);
+        self.stage(format!(
+            "{} elements as they must be, and so as copies leave them; {count} operations by {protocol}, {copies} by copies",
+            self.checked
+        ))
     }
 
     /// How ranks reach each other: all straight into each other's memory, or what was not shown.

@@ -5,6 +5,7 @@
 //!   copies ──▶ host to device, device to host, pinned and pageable; device to device is the roof
 //!   kernels ──▶ every reduction: results beside the host's arithmetic, then traffic beside the roof
 //!   collectives ──▶ ranks as processes, on one GPU or a GPU each: every element checked, then rates; NCCL beside them where it is
+//!   LL, LL128 ──▶ the same by messages that travel with their flags: every element checked, then times beside those of copies
 //!          └──▶ JSON report, summary, and what this could not show
 //! ```
 //!
@@ -30,11 +31,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use topology::Protocol;
 
 use crate::budget::{Budget, Deadline};
 use crate::folder::Folder;
 use crate::group::{Part, Shares, Work};
-use crate::report::{Collectives, Report, Stage};
+use crate::report::{Collectives, Flagged, Report, Stage};
 
 /// Checks the transport's kernels and the probe on one GPU, and measures them.
 #[derive(Debug, Parser)]
@@ -70,7 +72,9 @@ mod share {
     pub(crate) const RESULTS: u32 = 40;
     pub(crate) const TRAFFIC: u32 = 55;
     pub(crate) const COLLECTIVES_CHECKED: u32 = 75;
-    pub(crate) const COLLECTIVES: u32 = 88;
+    pub(crate) const COLLECTIVES: u32 = 86;
+    pub(crate) const LL: u32 = 91;
+    pub(crate) const LL128: u32 = 96;
     pub(crate) const NCCL: u32 = 100;
 }
 
@@ -170,7 +174,8 @@ fn check(arguments: &Arguments) -> Result<Report, String> {
 }
 
 /// The stages that ranks are for.
-const BETWEEN_RANKS: [&str; 3] = ["collectives", "memory between ranks", "nccl"];
+const BETWEEN_RANKS: [&str; 5] =
+    ["collectives", "memory between ranks", "collectives by LL", "collectives by LL128", "nccl"];
 
 /// Collectives of the transport and of NCCL between processes.
 fn between_ranks(arguments: &Arguments, budget: Budget, report: &mut Report) {
@@ -185,6 +190,7 @@ fn between_ranks(arguments: &Arguments, budget: Budget, report: &mut Report) {
         folder: PathBuf::new(),
         ptx: arguments.ptx.clone(),
         quick: arguments.quick,
+        protocol: None,
         check: Duration::ZERO,
         all: Duration::ZERO,
     };
@@ -212,10 +218,38 @@ fn between_ranks(arguments: &Arguments, budget: Budget, report: &mut Report) {
             report.stage("memory between ranks", Stage::skipped(why));
         }
     }
+    for (protocol, until) in [(Protocol::Ll, share::LL), (Protocol::Ll128, share::LL128)] {
+        let part = Part { protocol: Some(protocol), ..part.clone() };
+        by_protocol(&part, protocol, &devices, shares(until, until), report);
+    }
     let ours = report.collectives.as_ref().map(Collectives::rates).unwrap_or_default();
     let of_nccl = shares(share::NCCL, share::NCCL);
     let stage = nccl::stage((&part, of_nccl), &devices, ours, &mut report.nccl);
     report.stage("nccl", stage);
+}
+
+/// Collectives by messages that travel with their flags.
+fn by_protocol(
+    part: &Part,
+    protocol: Protocol,
+    devices: &[u32],
+    shares: Shares,
+    report: &mut Report,
+) {
+    let name = format!("collectives by {}", protocol.as_str().to_uppercase());
+    if shares.all.is_over() {
+        report.stage(&name, Stage::stopped(vec!["it was not begun: no time".to_owned()]));
+        return;
+    }
+    match group::run(part, devices, shares) {
+        Ok(outcome) => {
+            report.stage(&name, outcome.by(protocol));
+            let copies = report.collectives.as_ref().map(Collectives::rates).unwrap_or_default();
+            let flagged = Flagged::new(protocol, &outcome, copies);
+            report.with_flags.push(flagged);
+        }
+        Err(why) => report.stage(&name, Stage::failed(why)),
+    }
 }
 
 fn copies(

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use topology::{Collective, Protocol};
 
 use crate::ffi::Gpu;
 use crate::group::{self, Rate};
@@ -117,6 +118,8 @@ pub(crate) struct Report {
     /// GPUs that ranks had; all ranks share one where there is no other.
     pub(crate) gpus: u32,
     pub(crate) collectives: Option<Collectives>,
+    /// The same by messages that travel with their flags.
+    pub(crate) with_flags: Vec<Flagged>,
     pub(crate) nccl: Option<Compared>,
     cannot_show: Vec<&'static str>,
     pub(crate) seconds: f64,
@@ -171,6 +174,65 @@ impl Collectives {
     }
 }
 
+/// Collectives by messages that travel with their flags, beside those by copies.
+#[derive(Debug, Serialize)]
+pub(crate) struct Flagged {
+    protocol: Protocol,
+    elements_checked: u64,
+    /// Operations of all ranks.
+    by_protocol: BTreeMap<Protocol, u64>,
+    /// Why some went by copies.
+    by_copies: BTreeSet<String>,
+    rates: Vec<Rate>,
+    /// Where both were measured.
+    beside_copies: Vec<BesideCopies>,
+}
+
+#[derive(Debug, Serialize)]
+struct BesideCopies {
+    collective: Collective,
+    bytes: usize,
+    microseconds: f64,
+    microseconds_by_copies: f64,
+}
+
+impl Flagged {
+    pub(crate) fn new(protocol: Protocol, outcome: &group::Outcome, copies: &[Rate]) -> Self {
+        let pair = |rate: &Rate| {
+            let same =
+                |other: &&Rate| (other.collective, other.bytes) == (rate.collective, rate.bytes);
+            Some(BesideCopies {
+                collective: rate.collective,
+                bytes: rate.bytes,
+                microseconds: rate.median_microseconds,
+                microseconds_by_copies: copies.iter().find(same)?.median_microseconds,
+            })
+        };
+        Self {
+            protocol,
+            elements_checked: outcome.checked,
+            by_protocol: outcome.by_protocol.clone(),
+            by_copies: outcome.by_copies.clone(),
+            rates: outcome.rates.clone(),
+            beside_copies: outcome.rates.iter().filter_map(pair).collect(),
+        }
+    }
+
+    /// A line for each time.
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.beside_copies.iter().map(|beside| {
+            format!(
+                "{:<14} {:>10} bytes {:>10.1} us by {}, {:>10.1} us by copies",
+                beside.collective.as_str(),
+                beside.bytes,
+                beside.microseconds,
+                self.protocol,
+                beside.microseconds_by_copies
+            )
+        })
+    }
+}
+
 /// The GPU, as the CUDA driver tells.
 #[derive(Debug, Serialize)]
 struct Described {
@@ -208,6 +270,7 @@ impl Report {
             launch_microseconds: None,
             gpus,
             collectives: None,
+            with_flags: Vec::new(),
             nccl: None,
             cannot_show: if gpus > 1 {
                 ONE_HOST_CANNOT_SHOW.to_vec()
@@ -284,6 +347,9 @@ impl Report {
                 let _ = writeln!(text, "  {line}");
             });
         }
+        self.with_flags.iter().flat_map(Flagged::lines).for_each(|line| {
+            let _ = writeln!(text, "  {line}");
+        });
         if let Some(compared) = &self.nccl {
             compared.lines().for_each(|line| {
                 let _ = writeln!(text, "  {line}");

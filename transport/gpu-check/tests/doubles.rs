@@ -168,7 +168,15 @@ fn ptx() -> String {
         )
     };
     let folds = transport_cuda::names().into_iter().filter(|name| name.starts_with("topod_fold_"));
-    let entries: String = folds.map(entry).collect();
+    let flagged = |name: String| {
+        let [places, program] = transport_cuda::FLAGGED_PARAMETERS;
+        format!(
+            ".visible .entry {name}(\n.param .align 8 .b8 {name}_param_0[{places}],\n\
+             .param .align 4 .b8 {name}_param_1[{program}]\n)\n.maxntid 512\n{{\nret;\n}}\n"
+        )
+    };
+    let flagged = transport_cuda::flagged_names().into_iter().map(flagged);
+    let entries: String = folds.map(entry).chain(flagged).collect();
     format!(".version 8.8\n.target sm_90\n.address_size 64\n{entries}")
 }
 
@@ -211,10 +219,22 @@ fn a_good_host() {
     assert_eq!(collectives["ways"], serde_json::json!({ "peer": 12 }));
     assert_eq!(collectives["rates"].as_array().unwrap().len(), 6 * 2);
     assert!(collectives["elements_checked"].as_u64().unwrap() > 1_000_000, "{collectives}");
+    // By messages with flags, every result again, and times beside those of copies.
+    let with_flags = report["with_flags"].as_array().unwrap();
+    for (found, name) in with_flags.iter().zip(["ll", "ll128"]) {
+        let (outcome, details) =
+            outcome(&report, &format!("collectives by {}", name.to_uppercase()));
+        assert_eq!(outcome, "passed", "{details}");
+        assert_eq!(found["protocol"], name);
+        assert!(found["by_protocol"][name].as_u64().unwrap() > 1000, "{found}");
+        assert!(found["elements_checked"].as_u64().unwrap() > 100_000, "{found}");
+        assert_eq!(found["beside_copies"].as_array().unwrap().len(), 6, "{found}");
+    }
+    assert_eq!(with_flags.len(), 2);
     assert!(report["cannot_show"].as_array().unwrap().len() > 3);
     assert!(text.contains("One GPU does not show:") && text.contains("NVLink"), "{text}");
     // The program gives back what it takes, and so do its ranks.
-    stage.nothing_is_left(5);
+    stage.nothing_is_left(13);
 }
 
 /// NCCL refuses ranks that share a GPU: that is told, and one rank alone is no comparison.
@@ -278,6 +298,11 @@ fn memory_that_other_processes_may_not_open_is_told() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let report = report.unwrap();
     assert_eq!(outcome(&report, "collectives").0, "passed");
+    for stage in ["collectives by LL", "collectives by LL128"] {
+        let (outcome, details) = outcome(&report, stage);
+        assert_eq!(outcome, "skipped", "{details}");
+        assert!(details.contains("cuIpcOpenMemHandle"), "{details}");
+    }
     let (outcome, details) = outcome(&report, "memory between ranks");
     assert_eq!(outcome, "skipped", "{details}");
     assert!(details.contains("0 of 2 ways") && details.contains("cuIpcOpenMemHandle"), "{details}");
@@ -308,7 +333,14 @@ fn without_time_nothing_passes() {
     // nvidia-smi is not waited for, so the probe fails unless it was that quick.
     assert!(matches!(output.status.code(), Some(1 | 4)), "{output:?}");
     let report = report.unwrap();
-    for stage in ["copies", "kernel results", "collectives", "memory between ranks", "nccl"] {
+    for stage in [
+        "copies",
+        "kernel results",
+        "collectives",
+        "memory between ranks",
+        "collectives by LL",
+        "nccl",
+    ] {
         assert_eq!(outcome(&report, stage).0, "stopped", "{stage}: {}", outcome(&report, stage).1);
     }
 }
@@ -340,7 +372,9 @@ fn wrong_results_are_found() {
     // A product that is a sum: the first of the two functions of this form.
     let wrong = source.replacen("return (T)(U)((U)a * (U)b);", "return (T)(U)((U)a + (U)b);", 1);
     assert_ne!(wrong, source);
-    stage.write("wrong.cu", &wrong);
+    stage.write("kernels.cu", &wrong);
+    // It includes the other.
+    stage.write("flagged.cu", transport_cuda::FLAGGED_SOURCE);
     let library = stage.path("wrong.so");
     let built = Command::new("g++")
         .args([
@@ -352,7 +386,7 @@ fn wrong_results_are_found() {
             "-x",
             "c++",
         ])
-        .arg(stage.path("wrong.cu"))
+        .arg(stage.path("flagged.cu"))
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
         .status()
@@ -367,6 +401,11 @@ fn wrong_results_are_found() {
     let (outcome, details) = self::outcome(&report, "collectives");
     assert_eq!(outcome, "wrong");
     assert!(details.contains("all-reduce, prod") && !details.contains(", sum"), "{details}");
+    for stage in ["collectives by LL", "collectives by LL128"] {
+        let (outcome, details) = self::outcome(&report, stage);
+        assert_eq!(outcome, "wrong", "{details}");
+        assert!(details.contains("all-reduce, prod") && !details.contains(", sum"), "{details}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use topology::schedule::Blocks;
-use topology::{Collective, Rank};
+use topology::{Collective, Protocol, Rank};
 use transport::schedule::shard;
 use transport::{ElementType, ReduceOp, Rendezvous, even};
 use transport_cuda::{
@@ -25,18 +25,6 @@ const AROUND: usize = 64;
 const SHARED_CHANNELS: u32 = 2;
 /// Channels where each has its own: rings in both directions, as many as H100s have pairs of NVLinks to a switch, rounded down.
 const OWN_CHANNELS: u32 = 8;
-
-const ALL: [Collective; 9] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::SendRecv,
-];
 
 /// Those that are timed.
 const TIMED: [Collective; 6] = [
@@ -79,7 +67,8 @@ fn join(part: &Part, check: Deadline, all: Deadline, found: &mut Found) -> Outco
             join_timeout: silence(part.quick),
             ..transport::Options::default()
         },
-        collectives: ALL.to_vec(),
+        collectives: Collective::ALL.to_vec(),
+        protocols: Some(vec![part.protocol.unwrap_or(Protocol::Simple)]),
         slot_bytes: if part.quick { 64 << 10 } else { 1 << 20 },
         timeout: silence(part.quick),
         image,
@@ -96,12 +85,29 @@ fn join(part: &Part, check: Deadline, all: Deadline, found: &mut Found) -> Outco
         *found.ways.entry(link.way.as_str().to_owned()).or_default() += 1;
         found.why.extend(Some(link.why.clone()).filter(|why| !why.is_empty()));
     }
+    if let Some(why) = part.protocol.and_then(|protocol| communicator.why_not(protocol)) {
+        found.why_not = Some(why.to_owned());
+        return Ok(());
+    }
     let stream = Stream::new(&context)?;
     let (rank, ranks) = (part.rank as usize, part.ranks as usize);
     let clock = Buffer::new(&context, 1)?;
     let mut side = Side { communicator, stream, context, rank, ranks, ahead: 0, clock, found };
-    side.check(part.quick, check)?;
-    side.measure(part.quick, all)
+    let (counts, sizes) = extent(part);
+    let outcome = side.check(counts, check).and_then(|()| side.measure(part.quick, sizes, all));
+    side.found.by_protocol = side.communicator.by_protocol().clone();
+    side.found.by_copies = side.communicator.by_copies().keys().cloned().collect();
+    outcome
+}
+
+/// Elements of which results are checked, and bytes that are timed: of messages with flags small ones.
+fn extent(part: &Part) -> (&'static [usize], &'static [usize]) {
+    match (part.protocol, part.quick) {
+        (None, true) => (&[0, 1, 1003], sizes(true)),
+        (None, false) => (&[0, 1, 7, 1003, 65_537, 1_000_003], sizes(false)),
+        (Some(_), true) => (&[1003], &sizes(true)[..1]),
+        (Some(_), false) => (&[0, 1, 7, 1003, 16_411], &sizes(false)[..2]),
+    }
 }
 
 /// One rank's side.
@@ -225,9 +231,7 @@ impl Side<'_> {
     }
 
     /// Every collective, element type and operation at every count.
-    fn check(&mut self, quick: bool, deadline: Deadline) -> Outcome {
-        let counts: &[usize] =
-            if quick { &[0, 1, 1003] } else { &[0, 1, 7, 1003, 65_537, 1_000_003] };
+    fn check(&mut self, counts: &[usize], deadline: Deadline) -> Outcome {
         for (place, count) in counts.iter().copied().enumerate() {
             self.ahead = place % 2;
             for element in ElementType::ALL {
@@ -415,9 +419,9 @@ impl Side<'_> {
     }
 
     /// Every collective that has a rate, at every size.
-    fn measure(&mut self, quick: bool, deadline: Deadline) -> Outcome {
+    fn measure(&mut self, quick: bool, sizes: &[usize], deadline: Deadline) -> Outcome {
         let mut timed: BTreeMap<(Collective, usize), Vec<f64>> = BTreeMap::new();
-        for bytes in sizes(quick).iter().copied() {
+        for bytes in sizes.iter().copied() {
             for collective in TIMED {
                 if !self.goes_on(deadline)? {
                     let missed = format!(
