@@ -16,6 +16,7 @@ mod ffi;
 mod fusion;
 mod grid;
 mod messages;
+mod shards;
 mod shrink;
 mod turns;
 mod types;

@@ -178,9 +178,11 @@ impl<'a> Shape<'a> {
                 let pairs = all.by_ref().flat_map(to);
                 pairs.map(|(from, to)| self.block(from, to).0.len()).max().unwrap_or(0)
             }
-            // The first shard is the longest.
-            Collective::AllGather | Collective::AllToAll => self.block(0, 0).0.len(),
-            Collective::Gather => self.block(0, self.root()).0.len(),
+            // Borders are rounded down, so what remains is with later shards: the longest has the quotient rounded up.
+            Collective::AllGather | Collective::Gather | Collective::Scatter => {
+                self.work.count.div_ceil(self.ranks) * self.work.kernel.element_bytes()
+            }
+            // Blocks of one length, and the whole.
             _ => self.block(self.root(), 0).0.len(),
         }
     }
