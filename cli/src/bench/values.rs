@@ -60,18 +60,6 @@ impl Value for half::bf16 {
     }
 }
 
-/// What element `index` of the whole is on a rank.
-fn input(op: ReduceOp, ranks: usize, rank: usize, index: usize) -> f64 {
-    let place = index % PERIOD;
-    // A product of at most one 2 fits every type.
-    let value = if op == ReduceOp::Prod {
-        if place % ranks == rank { 2 } else { 1 }
-    } else {
-        (place * 7 + rank * 31) % 3
-    };
-    f64::from(u8::try_from(value).unwrap_or(0))
-}
-
 /// What is expected of a benchmark's buffers.
 pub(crate) struct Values {
     pub(crate) collective: Collective,
@@ -82,6 +70,23 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// What element `index` of the whole is on a rank.
+    fn input(&self, rank: usize, index: usize) -> f64 {
+        let place = index % PERIOD;
+        let combines = matches!(
+            self.collective,
+            Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter
+        );
+        let value = match (combines, self.op) {
+            // Up to 101 ranks hold different values in every place, so that what was never moved shows. Every type has them.
+            (false, _) => (place * 7 + rank * 31) % 101,
+            // A product of at most one 2 fits every type.
+            (true, ReduceOp::Prod) => 1 + usize::from(place % self.ranks == rank),
+            (true, _) => (place * 7 + rank * 31) % 3,
+        };
+        f64::from(u8::try_from(value).unwrap_or(0))
+    }
+
     fn shard(&self, rank: usize) -> std::ops::Range<usize> {
         let rank = topology::Rank(u32::try_from(rank).unwrap_or(u32::MAX));
         transport::schedule::shard(self.count, rank, self.ranks)
@@ -89,8 +94,7 @@ impl Values {
 
     /// This rank's input: the whole.
     pub(crate) fn fill<T: Value>(&self, buffer: &mut [T]) {
-        let table: Vec<T> =
-            (0..PERIOD).map(|i| T::of(input(self.op, self.ranks, self.rank, i))).collect();
+        let table: Vec<T> = (0..PERIOD).map(|i| T::of(self.input(self.rank, i))).collect();
         for chunk in buffer.chunks_mut(PERIOD) {
             chunk.copy_from_slice(&table[..chunk.len()]);
         }
@@ -102,10 +106,7 @@ impl Values {
         let wrong = |range: std::ops::Range<usize>, value: &dyn Fn(usize) -> T| {
             range.filter(|i| result[i - start] != value(*i)).count() as u64
         };
-        let of_rank = |rank: usize| {
-            let (op, ranks) = (self.op, self.ranks);
-            move |i: usize| T::of(input(op, ranks, rank, i))
-        };
+        let of_rank = |rank: usize| move |i: usize| T::of(self.input(rank, i));
         let all = start..start + result.len();
         match self.collective {
             Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => {
@@ -131,7 +132,7 @@ impl Values {
     }
 
     fn combined(&self, index: usize) -> f64 {
-        let of_all = (0..self.ranks).map(|rank| input(self.op, self.ranks, rank, index));
+        let of_all = (0..self.ranks).map(|rank| self.input(rank, index));
         let bits = |f: fn(u8, u8) -> u8| {
             let small = |value: f64| u8::try_from(whole(value)).unwrap_or(0);
             f64::from(of_all.clone().map(small).reduce(f).unwrap_or(0))
@@ -171,9 +172,11 @@ mod tests {
         assert_eq!(values(0).wrong(&sum[17..], 17), 0);
         sum[2000] += 1;
         assert_eq!(values(0).wrong(&sum, 0), 1);
+        let gather = |rank| Values { collective: Collective::AllGather, ..values(rank) };
+        gather(0).fill(&mut a);
+        gather(1).fill(&mut b);
         let gathered: Vec<i32> = [&a[..1500], &b[1500..]].concat();
-        let gather = Values { collective: Collective::AllGather, ..values(0) };
-        assert_eq!(gather.wrong(&gathered, 0), 0);
-        assert!(gather.wrong(&a, 0) > 500);
+        assert_eq!(gather(0).wrong(&gathered, 0), 0);
+        assert_eq!(gather(0).wrong(&a, 0), 1500, "no element of one rank is another's");
     }
 }
