@@ -673,7 +673,8 @@ pub(crate) struct BenchArgs {
     /// Least time spent on each size, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub(crate) min_time: u32,
-    /// Join a job as one rank instead of starting local processes: env://, tcp://HOST:PORT or file://PATH.
+    /// Join a job as one rank instead of starting local processes: env://, which is told by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+    /// or by mpirun, Hydra or srun.
     #[arg(long, value_name = "URL")]
     pub(crate) rendezvous: Option<String>,
     #[arg(short, long, value_enum, default_value = "table")]

@@ -163,13 +163,23 @@ fn first_gpus(topology: &Topology, ranks: u32) -> Result<Vec<GpuIndex>, Failure>
         .collect();
     let per_host = usize::try_from(ranks / hosts).unwrap_or(usize::MAX);
     if !ranks.is_multiple_of(hosts) || per_host > indices.len() {
-        let message = format!(
-            "{ranks} ranks do not fit: the topology has {hosts} hosts with {} GPUs on the first",
-            indices.len()
-        );
-        return Err(Failure::new(Exit::NoPlan, message));
+        return Err(Failure::new(Exit::NoPlan, does_not_fit(ranks, hosts, indices.len())));
     }
     Ok(indices.into_iter().take(per_host).collect())
+}
+
+/// Why so many ranks do not take the places of a topology's GPUs, and what to do.
+fn does_not_fit(ranks: u32, hosts: u32, gpus: usize) -> String {
+    if gpus == 0 {
+        return format!(
+            "no GPU for {ranks} ranks to take the place of: give a recorded machine with --from"
+        );
+    }
+    if !ranks.is_multiple_of(hosts) {
+        return format!("{ranks} ranks cannot be spread evenly over {hosts} hosts");
+    }
+    let per_host = ranks / hosts;
+    format!("{per_host} ranks of a host need as many GPUs: the first host has {gpus}")
 }
 
 /// The plan whose every size uses one algorithm.
@@ -378,7 +388,10 @@ fn one_of_a_job(
     predictor: Option<&Calibration>,
 ) -> Result<Exit, Failure> {
     let place = rendezvous.own_place().ok_or_else(|| {
-        Failure::usage("--rendezvous takes env://: only there is it known which rank this is")
+        Failure::usage(
+            "--rendezvous takes env://, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT or what mpirun, Hydra and srun set: \
+             only there is it known which rank this is",
+        )
     })?;
     let measured = rank::measure(&job(args, plan, place.rank.0, "env://"), plan, rendezvous)
         .map_err(Failure::internal)?;

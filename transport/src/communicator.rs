@@ -404,6 +404,9 @@ fn check(plan: &Plan, rank: Rank, options: &Options) -> Result<(), ConnectError>
     if options.slots() < MIN_SLOTS {
         return Err(ConnectError::Options("a connection needs at least two slots"));
     }
+    if options.slots() > Options::MOST_SLOTS {
+        return Err(ConnectError::Options("a connection has at most 4096 slots"));
+    }
     if options.slot_bytes() > 1 << 30 {
         return Err(ConnectError::Options("slots are at most 1 GiB"));
     }

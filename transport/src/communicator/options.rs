@@ -142,6 +142,9 @@ impl Options {
     /// Most TCP connections for a connection of the plan.
     pub const MOST_SOCKETS: u32 = 16;
 
+    /// Most messages in flight per connection.
+    pub const MOST_SLOTS: usize = 4096;
+
     /// Messages in flight per connection where nothing says otherwise. With [`Options::SLOT_BYTES`] more than a second-level cache: a
     /// line that the other end still holds takes long to write. 16 carried twice as much as 4 within a host (two cores with 1 MiB each).
     const SLOTS: usize = 16;

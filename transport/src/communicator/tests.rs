@@ -213,6 +213,7 @@ fn nonsense_is_refused_before_anything_is_sent() {
     };
     refuse(2, Options::default(), "rank 2 is not in a plan of 2 ranks");
     refuse(0, Options { slots: Some(1), ..Options::default() }, "at least two slots");
+    refuse(0, Options { slots: Some(999_999_999), ..Options::default() }, "at most 4096 slots");
     refuse(0, Options { slot_bytes: Some(8), ..Options::default() }, "slots of 8 bytes");
     refuse(0, Options { slot_bytes: Some(2 << 30), ..Options::default() }, "at most 1 GiB");
     group(&ring_plan(1, 1), with(Transport::Auto), |made, _| {
