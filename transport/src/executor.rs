@@ -16,6 +16,8 @@ use crate::mesh::Half;
 use crate::pace::Pace;
 use crate::schedule::ConnectionId;
 
+#[cfg(test)]
+mod any_steps;
 mod landing;
 mod lasting;
 

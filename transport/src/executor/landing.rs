@@ -105,24 +105,13 @@ impl Awaited {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use topology::schedule::{Buffer, Program, StepRef};
+    use topology::schedule::Program;
     use topology::{Collective, Rank};
 
+    use super::super::any_steps::{any_lanes, place};
     use super::*;
     use crate::even::full_plan;
     use crate::schedule::{Sizing, schedule};
-
-    /// Where slices lie: output `ahead` bytes after input, scratch far away.
-    fn place(ahead: usize) -> impl Fn(Slice) -> (usize, usize) {
-        move |slice| {
-            let base = match slice.buffer {
-                Buffer::Input => 0,
-                Buffer::Output => ahead,
-                Buffer::Scratch => 1 << 40,
-            };
-            (base + slice.offset, base + slice.offset + slice.count)
-        }
-    }
 
     fn found(program: &Program, ahead: usize) -> Vec<Vec<Option<Needs>>> {
         landing(program.lanes.iter().map(|lane| &lane.steps[..]), place(ahead))
@@ -170,25 +159,9 @@ mod tests {
         /// In whatever order steps are done that their waits allow, none that touches a place is done between its offer and its message.
         #[test]
         fn nothing_touches_a_place_that_is_offered(
-            lanes in proptest::collection::vec(
-                proptest::collection::vec((0..8_u8, 0..20_usize, 0..6_usize, any::<bool>(), 0..4_u32, 0..6_u32), 0..6),
-                1..4,
-            ),
+            lanes in any_lanes(),
             ahead in 0..30_usize,
         ) {
-            let ops = [
-                Op::Copy, Op::Reduce, Op::Send, Op::Recv, Op::RecvCopySend, Op::RecvReduceCopy,
-                Op::RecvReduceSend, Op::RecvReduceCopySend,
-            ];
-            let lanes: Vec<Vec<Step>> = lanes
-                .into_iter()
-                .map(|steps| steps.into_iter().map(|(op, offset, count, output, lane, step)| {
-                    let buffer = if output { Buffer::Output } else { Buffer::Input };
-                    let slice = Slice { buffer, offset, count };
-                    let after = if lane < 3 { vec![StepRef { lane, step }] } else { Vec::new() };
-                    Step { op: ops[usize::from(op)], src: slice, dst: slice, after }
-                }).collect())
-                .collect();
             let place = place(ahead);
             let found = landing(lanes.iter().map(|steps| &steps[..]), &place);
             for (l, steps) in lanes.iter().enumerate() {
